@@ -148,7 +148,7 @@ def test_shared_stages_count_where_most_of_their_rows_run():
     assert found.place("a", now=0.0) is None
     assert found.place("b", now=0.0) is places[1]
     assert [found.shared(name, now=0.0) for name in "abc"] == [*places[:2], None]
-    assert found.there["a"] == pytest.approx(3 * 0.02 + 0.05)
+    assert found.elsewhere["a"] == pytest.approx(3 * 0.02 + 0.05)
     assert found.reserve("b", 1.0, now=0.0) == pytest.approx(0.1 + 0.02 + 0.05)
     assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.3 + 0.1 + 0.02 + 0.05)
     with pytest.raises(ValueError, match="takes of p/a"):

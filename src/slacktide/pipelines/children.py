@@ -96,13 +96,13 @@ class Children:
         if shared is None:
             return usual
         left = live.answer_by - now
-        here = reserves.seconds(name, now=now) <= left
-        if usual is None and here:
+        is_timely = reserves.seconds(name, now=now) <= left
+        if usual is None and is_timely:
             return None
-        there = self.hand_overs.seconds(shared, reserves.there[name], now=now) <= left
+        seconds = self.hand_overs.seconds(shared, reserves.elsewhere[name], now=now)
         if usual is None:
-            return shared if there else None
-        return None if here and not there else shared
+            return shared if seconds <= left else None
+        return None if is_timely and seconds > left else shared
 
     def _submit(
         self,
@@ -181,8 +181,8 @@ class Children:
             frame.id,
             nbytes,
         )
-        there = live.served.reserves.there[stage.of.name]
-        self.hand_overs.sent(part.id, place, there, now=self.now)
+        behind = live.served.reserves.elsewhere[stage.of.name]
+        self.hand_overs.sent(part.id, place, behind, now=self.now)
         self.commands.append(SendPart(part, place.device, feeds))
 
     def add(self, live: LiveFrame, stage: StageProgress, rows: int, *, device: str = "") -> Child:

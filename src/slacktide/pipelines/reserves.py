@@ -85,11 +85,11 @@ class Reserves:
         self._places: Mapping[str, StagePlace] = {}
         self._shared: Mapping[str, StagePlace] = {}
         """Places of stages that also run here."""
-        self._here: dict[str, float] = {}
+        self._local: dict[str, float] = {}
         """By stage that runs here: seconds of its branch if it begins here, without waits."""
-        self._behind_here: dict[str, float] = {}
+        self._behind_local: dict[str, float] = {}
         """By shared stage: seconds of the longest branch behind it, if it runs here."""
-        self.there: dict[str, float] = {}
+        self.elsewhere: dict[str, float] = {}
         """By stage with a place: seconds from the arrival of its rows there to the answer here."""
         self._silences = {name: _Silence() for name, edges in self._edges.items() if edges}
 
@@ -105,7 +105,7 @@ class Reserves:
         self._refresh(now)
         behind = self._behind[stage]
         if stage in self._shared:
-            behind = self._behind_here[stage]
+            behind = self._behind_local[stage]
         if behind >= budget:
             steps = [self._step(stage, after) for after in self._pipeline.downstream(stage)]
             behind = max((step for step in steps if step < budget), default=0.0)
@@ -125,20 +125,13 @@ class Reserves:
     def seconds(self, stage: str, *, now: float) -> float:
         """Seconds until the branch of rows that arrive now is answered, if the stage runs here."""
         pool = self._engine.state.routes.pool_for(self._probes[stage])
-        return next_start_in(pool, now=now).wait_s + self._here.get(stage, math.inf)
+        return next_start_in(pool, now=now).wait_s + self._local.get(stage, math.inf)
 
     def _refresh(self, now: float) -> None:
         plan = self._engine.plan
         if plan is not self._plan:
             self._plan = plan
-            places = self._places_of(plan)
-            self._places = {name: at for name, at in places.items() if at.takes != "late"}
-            self._shared = {name: at for name, at in places.items() if at.takes != "all"}
-            self.there = {}
-            for name in reversed(self._pipeline.order):
-                if (at := places.get(name)) is not None:
-                    after = [self.there.get(to, 0.0) for to in self._pipeline.downstream(name)]
-                    self.there[name] = at.p99 + max(after, default=at.back)
+            self._take_places(plan)
             self._work.clear()
         elif now < self._until and self._revision == sum([t.revision for t in self._times]):
             return
@@ -151,7 +144,7 @@ class Reserves:
                 rows[edge.downstream] = max(rows.get(edge.downstream, 0), likely)
         served = {name: snapshot.served_by(self._probes[name]) for name in pipeline.order}
         if self._shared:
-            self._refresh_here(rows, served)
+            self._refresh_local(rows, served)
         self._times = [pool.times for pool in served.values() if pool is not None]
         self._revision = sum([times.revision for times in self._times])
         work = {name: self._work_of(name, rows[name], served[name]) for name in pipeline.order}
@@ -164,6 +157,16 @@ class Reserves:
                 default=self._way_back(name),
             )
 
+    def _take_places(self, plan: Plan) -> None:
+        places = self._places_of(plan)
+        self._places = {name: at for name, at in places.items() if at.takes != "late"}
+        self._shared = {name: at for name, at in places.items() if at.takes != "all"}
+        self.elsewhere = {}
+        for name in reversed(self._pipeline.order):
+            if (at := places.get(name)) is not None:
+                after = [self.elsewhere.get(to, 0.0) for to in self._pipeline.downstream(name)]
+                self.elsewhere[name] = at.p99 + max(after, default=at.back)
+
     def _places_of(self, plan: Plan) -> Mapping[str, StagePlace]:
         pipeline = self._pipeline
         return {
@@ -175,15 +178,17 @@ class Reserves:
             and pipeline.is_closed(place.stage)
         }
 
-    def _refresh_here(self, rows: Mapping[str, int], served: Mapping[str, ServedBy | None]) -> None:
+    def _refresh_local(
+        self, rows: Mapping[str, int], served: Mapping[str, ServedBy | None]
+    ) -> None:
         for name in reversed(self._pipeline.order):
             place = self._places.get(name)
             if place is not None and place.takes == "all":
-                self._here[name] = place.transfer + self.there[name]
+                self._local[name] = place.transfer + self.elsewhere[name]
                 continue
-            after = [self._here[to] for to in self._pipeline.downstream(name)]
-            self._behind_here[name] = behind = max(after, default=0.0)
-            self._here[name] = _seconds(rows[name], served[name]) + behind
+            after = [self._local[to] for to in self._pipeline.downstream(name)]
+            self._behind_local[name] = behind = max(after, default=0.0)
+            self._local[name] = _seconds(rows[name], served[name]) + behind
 
     def _work_of(self, stage: str, rows: int, served: ServedBy | None) -> float:
         self.most_rows[stage] = 0 if served is None else served.max_batch

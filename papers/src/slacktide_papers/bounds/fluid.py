@@ -123,9 +123,11 @@ class _Fluid:
         estimator = self.estimator
         configurations = estimator.pipeline.stages[at].configurations
         best = max(configuration.accuracy for configuration in configurations)
-        numbers = range(len(configurations))
+        groups = [list(range(len(configurations)))]
+        if self.by_configuration:
+            groups = [[number] for number in groups[0]]
         for device in range(len(estimator.devices)):
-            for group in [[n] for n in numbers] if self.by_configuration else [list(numbers)]:
+            for group in groups:
                 costs = [
                     cost
                     for cost in estimator.choices(at)
@@ -195,7 +197,7 @@ class _Fluid:
             sender, receiver = way[begin] if begin >= 0 else None, way[at] if at >= 0 else None
             if (begin >= 0 and sender is None) or (at >= 0 and receiver is None):
                 continue
-            a, b = sender.device if sender else 0, receiver.device if receiver else 0
-            if a != b:
+            origin, end = sender.device if sender else 0, receiver.device if receiver else 0
+            if origin != end:
                 share = receiver.row_share if receiver else 1.0
-                yield ("link", places[a], places[b]), rate * size * share
+                yield ("link", places[origin], places[end]), rate * size * share

@@ -291,8 +291,8 @@ class _PlayedCell:
         begin = process_time()
         for name in BOUNDS if self.testbed.setting.fp32 else ("fluid",):
             try:
-                asked = _largest(question) if name.startswith("largest") else question
-                bound = fluid_bound(asked, **BOUNDS[name])
+                limited = _largest(question) if name.startswith("largest") else question
+                bound = fluid_bound(limited, **BOUNDS[name])
             except SolverMissingError:
                 return  # without scipy the rows have no bound
             self.bound.setdefault(name, []).append(0.0 if bound is None else bound)
@@ -379,7 +379,7 @@ def _largest(question: PlacementQuestion) -> PlacementQuestion:
     """The question with only the last configuration of each stage, which is the most accurate."""
 
     def limited(view: PipelineView) -> PipelineView:
-        stages = (replace(s, configurations=s.configurations[-1:]) for s in view.stages)
+        stages = [replace(stage, configurations=stage.configurations[-1:]) for stage in view.stages]
         return replace(view, stages=tuple(stages))
 
     return replace(question, pipelines=tuple(map(limited, question.pipelines)))

@@ -355,7 +355,8 @@ class PlacementControl:
         whole, placed = plans.answer.with_spares(question)
         estimators = make_estimators(whole, self.policy.rules)
         try:
-            costs = [e.chosen(stages) for e, stages in zip(estimators, placed, strict=True)]
+            pairs = zip(estimators, placed, strict=True)
+            costs = [estimator.chosen(stages) for estimator, stages in pairs]
         except ValueError:  # the placement cannot run any more
             return 0.0
         most = math.fsum(

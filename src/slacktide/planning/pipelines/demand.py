@@ -124,8 +124,8 @@ class Demand:
         if not history:
             return 0.0, 0.0
         first = next((flat for at, flat in reversed(history) if at <= now - window), history[0][1])
-        ended, served = [a - b for a, b in zip(history[-1][1][-2:], first[-2:], strict=True)]
-        return ended, served
+        last = history[-1][1]
+        return last[-2] - first[-2], last[-1] - first[-1]
 
     def measured(self, windows: Sequence[float], *, now: float) -> PipelineView:
         """Return the pipeline as measured: the largest rate and fan-outs of several windows

@@ -37,7 +37,8 @@ def climbed(question: PlacementQuestion, placed: Placed, rules: EstimateRules) -
     for source in dict.fromkeys(sources):
         numbers = [number for number, name in enumerate(sources) if name == source]
         most = sum(estimators[number].most for number in numbers)
-        group = _Group([estimators[n] for n in numbers], [chosen[n] for n in numbers], load)
+        members = [estimators[number] for number in numbers]
+        group = _Group(members, [chosen[number] for number in numbers], load)
         if len(numbers) > 1 and group.score().worth < most * (1.0 - 1e-9):
             group.climb()
             for number, costs in zip(numbers, group.costs, strict=True):
@@ -64,10 +65,10 @@ class _Group:
         for number, first in enumerate(searches):
             for start in first.starts():
                 self._place(number, first.costs_of(start))
-                for other, search in enumerate(searches):
-                    if other != number:
-                        self._place(other, ())
-                        self._place(other, search.best(self.load))
+                for second, search in enumerate(searches):
+                    if second != number:
+                        self._place(second, ())
+                        self._place(second, search.best(self.load))
                 score = self._climb(neighbours)
                 if better(score, best):
                     best, costs = score, self.costs

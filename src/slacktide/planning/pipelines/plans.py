@@ -179,10 +179,10 @@ class DevicePlans:
         """Yield the places of a divided pipeline, as seen from its camera's device."""
         source = estimator.pipeline.source
         begins_here = first[1][0].device == source
-        here, there = (first, spare) if begins_here else (spare, first)
-        for at, stage in enumerate(here[1]):
-            costs, placed = list(here[0]), list(here[1])
-            costs[at], placed[at] = there[0][at], there[1][at]
+        local, remote = (first, spare) if begins_here else (spare, first)
+        for at, stage in enumerate(local[1]):
+            costs, placed = list(local[0]), list(local[1])
+            costs[at], placed[at] = remote[0][at], remote[1][at]
             place = self._place(estimator, costs, placed, at, source)
             if stage.device != source:
                 yield place
