@@ -21,16 +21,16 @@ CEILINGS = {
     "cli": 2_199,
     "client": 2_258,
     "cluster": 1_590,
-    "domain": 3_154,
-    "engine": 4_295,
+    "domain": 3_159,
+    "engine": 4_299,
     "executors": 14_022,
     "exits": 2_150,
     "frontends": 8_222,
     "models": 12_161,
     "observability": 1_930,
     "peers": 839,
-    "pipelines": 1_200,
-    "planning": 12_141,
+    "pipelines": 1_274,
+    "planning": 12_509,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_134,
+    "lab/simulation": 8_138,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 85_315,
+    "serving": 85_822,
     "client": 2_258,
-    "lab": 20_879,
+    "lab": 20_883,
     "testing": 400,
-    "papers": 12_294,
-    "all": 121_102,
+    "papers": 12_579,
+    "all": 121_898,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
