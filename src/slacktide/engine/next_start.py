@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from slacktide.domain import Request
 from slacktide.domain.read_only import read_only
 from slacktide.engine.engine import Engine
 from slacktide.engine.lanes import Pool
@@ -36,11 +37,15 @@ def next_start(engine: Engine, model: str, version: str | None = None, *, now: f
     """The start of the next request of `model`. `version` None: the version that routes choose. For
     a family, it is the start on the variant that requests without a size get. `NEVER` if the model
     is not served. `now` must not be before the engine's last event."""
-    return next_start_in(engine.state.routes.default(model, version), now=now)
+    return _in_pool(engine.state.routes.default(model, version), now)
 
 
-def next_start_in(pool: Pool | None, *, now: float) -> NextStart:
-    """The start of the next request that is routed to `pool`; see `next_start`."""
+def next_start_like(engine: Engine, request: Request, *, now: float) -> NextStart:
+    """The start of the next request that is routed like `request`; see `next_start`."""
+    return _in_pool(engine.state.routes.pool_for(request), now)
+
+
+def _in_pool(pool: Pool | None, now: float) -> NextStart:
     if pool is None or pool.removed or pool.down_reason is not None:
         return NEVER
     free = pool.free_in(now=now)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from slacktide.domain import Plan, Request, StagePlace
 from slacktide.domain.pipelines import Pipeline
 from slacktide.engine import Engine, ServedBy
-from slacktide.engine.next_start import next_start_in
+from slacktide.engine.next_start import next_start_like
 from slacktide.pipelines.fan_out import FanOut
 from slacktide.profiles import BatchTimes
 
@@ -124,8 +124,8 @@ class Reserves:
 
     def seconds(self, stage: str, *, now: float) -> float:
         """Seconds until the branch of rows that arrive now is answered, if the stage runs here."""
-        pool = self._engine.state.routes.pool_for(self._probes[stage])
-        return next_start_in(pool, now=now).wait_s + self._local.get(stage, math.inf)
+        start = next_start_like(self._engine, self._probes[stage], now=now)
+        return start.wait_s + self._local.get(stage, math.inf)
 
     def _refresh(self, now: float) -> None:
         plan = self._engine.plan

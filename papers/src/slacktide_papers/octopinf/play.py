@@ -18,8 +18,14 @@ from typing import Any
 
 from slacktide.domain import LaneSpec, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.lab.simulation import DeviceTimes, FrameScore, ModelTimes, SimulatedPlacing, rng_for
-from slacktide.lab.simulation.local_frames import LocalChild
+from slacktide.lab.simulation import (
+    DeviceTimes,
+    FrameScore,
+    LocalChild,
+    ModelTimes,
+    SimulatedPlacing,
+    rng_for,
+)
 from slacktide.planning.pipelines import (
     DevicePlans,
     DeviceView,
