@@ -22,7 +22,7 @@ CEILINGS = {
     "client": 2_258,
     "cluster": 1_590,
     "domain": 3_159,
-    "engine": 4_299,
+    "engine": 4_304,
     "executors": 14_022,
     "exits": 2_150,
     "frontends": 8_222,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 85_822,
+    "serving": 85_827,
     "client": 2_258,
     "lab": 20_883,
     "testing": 400,
-    "papers": 12_579,
-    "all": 121_898,
+    "papers": 12_585,
+    "all": 121_909,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
