@@ -50,8 +50,9 @@ class SessionMeasured:
     """Whether the bandwidth has dropped, so that planning is urgent."""
     ended: int = 0
     """Number of frames so far from which planners learn the headroom needed; 0: unknown."""
-    lost_on_lanes: int = 0
-    """Frames among `ended` that were lost because their lanes lacked time."""
+    lost_on_lanes: float = 0.0
+    """Frames among `ended` that were lost because their lanes lacked time; those that were much too
+    late count less."""
     lost_on_link: int = 0
     """Frames among `ended` that came too late, or not at all."""
 

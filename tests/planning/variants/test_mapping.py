@@ -44,6 +44,16 @@ def test_of_sets_with_one_rate_the_tightest_clients_are_taken() -> None:
     assert map_clients(slow, [0]).clients == (UNMAPPED, 0)
 
 
+def test_paces_limit_the_rate_and_seconds_the_wait() -> None:
+    client = Client("one", 10.0, (0.2,))
+    assert Fleet([Variant("one", 0.5, (0.1,))], [client], 1).servable() == {0}
+    assert Fleet([Variant("one", 0.5, (0.1,), (0.11,))], [client], 1).servable() == set()
+    slower = Fleet([Variant("one", 0.5, (0.1,), (0.11,))], [Client("two", 9.0, (0.2,))], 1)
+    assert slower.servable() == {0}
+    assert Variant("one", 0.5, (0.1,), (0.125,)).most(0.2) == pytest.approx(8.0)
+    assert Variant("one", 0.5, (0.1,), (0.125,)).most(0.19) == 0.0
+
+
 def test_rates_that_share_no_step_are_rounded_on_the_safe_side() -> None:
     fleet = Fleet(
         VARIANTS, [Client("one", 29.97, (1.0,) * 5), Client("two", 3.14159, (1.0,) * 5)], 1

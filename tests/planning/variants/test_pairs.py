@@ -39,7 +39,7 @@ def tried(fleet: Fleet) -> float | None:
 def test_no_division_is_better(fleet):
     members = np.arange(len(fleet.clients))
     most = tried(fleet)
-    division = divided(fleet, members, least=-1.0, effort=Effort(10**6))
+    division = divided(fleet, members, least=-1.0, effort=Effort(10**6, 10**6))
     if division is None:
         assert most is None or len(members) < 2
         return
@@ -52,14 +52,15 @@ def test_no_division_is_better(fleet):
     reached = sum(worth for worth in worths if worth is not None)
     assert None not in worths
     assert most is None or reached >= most - 1e-6
-    assert divided(fleet, members, least=reached, effort=Effort(10**6)) is None
+    assert divided(fleet, members, least=reached, effort=Effort(10**6, 10**6)) is None
 
 
 @given(fleets(most_clients=6))
 def test_effort_is_bounded_and_vain_attempts_are_remembered(fleet):
     members = np.arange(len(fleet.clients))
-    assert divided(fleet, members, least=-1.0, effort=Effort(0)) is None
-    effort = Effort(10**6)
+    assert divided(fleet, members, least=-1.0, effort=Effort(0, 10**6)) is None
+    assert divided(fleet, members, least=-1.0, effort=Effort(10**6, 0)) is None
+    effort = Effort(10**6, 10**6)
     assert divided(fleet, members, least=1e9, effort=effort) is None
     before = effort.remaining
     assert divided(fleet, members, least=1e9, effort=effort) is None

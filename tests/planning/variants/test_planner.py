@@ -41,7 +41,7 @@ from slacktide.planning import Composer, PlannerError, SessionClosed, SessionEve
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.sessions import SessionMeasured
 from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
-from slacktide.planning.variants.demand import LearnedHeadroom
+from slacktide.planning.variants.demand import LearnedCaution, LearnedHeadroom
 from slacktide.planning.variants.planned_family import PlannedFamily
 from slacktide.planning.variants.question import SearchResult
 
@@ -515,7 +515,7 @@ class TestLearnedRoom:
             lost, ended = lost + 3, ended + 100
             room.learn(lost, ended, seconds=0.5)
         fallen = room.share
-        assert LearnedHeadroom.LEAST <= fallen < 0.9
+        assert room.least <= fallen < 0.9
         for _ in range(600):
             ended += 100
             room.learn(lost, ended, seconds=0.5)
@@ -528,7 +528,19 @@ class TestLearnedRoom:
         for missed, others, seconds in measured:
             lost, ended = lost + missed, ended + missed + others
             room.learn(lost, ended, seconds=seconds)
-            assert LearnedHeadroom.LEAST <= room.share <= 1.0
+            assert room.least <= room.share <= 1.0
+
+    def test_times_that_scatter_are_planned_near_the_median_unless_frames_are_lost(self) -> None:
+        caution = LearnedCaution(0.003)
+        caution.scatters(1.1)
+        assert caution.share == 0.0  # p99s, as long as these are near the medians
+        for number in range(200):
+            caution.learn(0, 100 * number, seconds=0.5)
+        assert caution.share == 1.0
+        caution.scatters(3.0)
+        for number in range(200, 400):
+            caution.learn(50 * number, 100 * number, seconds=0.5)
+        assert 3.0 ** (1.0 - caution.share) == pytest.approx(LearnedCaution.ROOM)
 
     def test_a_planner_that_loses_frames_for_want_of_time_plans_with_less(self) -> None:
         happens: list[tuple[float, Any]] = [(0.5, opened("a", rate=10.0, slo=PLENTY))]

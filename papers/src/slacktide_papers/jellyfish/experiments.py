@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from slacktide_papers.harness.experiments import Contender, Experiment, Point, TraceCell, TraceScope
 from slacktide_papers.jellyfish.setting import (
@@ -11,6 +12,7 @@ from slacktide_papers.jellyfish.setting import (
     LARGE,
     MIDDLE,
     MIXED,
+    SCATTERED,
     SETTINGS,
     SIDES,
     JellyfishSetting,
@@ -49,6 +51,15 @@ EXITS = (
 )
 """Every variant has an exit. Rows that take it leave the batch or, for the second contender, run
 on."""
+CONSTANT = tuple(
+    Contender.of(f"only {side}", "variants", only=float(at))
+    for at, side in enumerate(SIDES)
+    if 224 <= side <= 448
+)
+"""Our server and client with one size for all frames; other sizes are never the best."""
+SCATTER = "scatter"
+SCATTER_S = 60
+"""Seconds of a run with batch times that scatter, of which there are many."""
 MECHANISMS = ("urgent", "rescue")
 """Mechanisms of our planner and scheduler that ablations switch off."""
 ABLATIONS = (
@@ -69,6 +80,8 @@ def _experiment(
     """Each contender in each setting; with a quick scope, in only a few of the settings."""
 
     def points(scope: TraceScope) -> Iterator[Point[TraceCell]]:
+        if name == SCATTER:
+            scope = replace(scope, duration=min(scope.duration, SCATTER_S))
         every = max(1, len(settings) // 3) if scope.quick else 1
         for setting in settings[every // 2 :: every]:
             for contender in contenders:
@@ -111,6 +124,12 @@ EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = {
         ),
         ("figure-20", "An early exit: milliseconds until requests in a batch are answered", (), ()),
         ("figure-21", "Early exits, one worker, WiFi", tuple(ALONE.values()), (OURS, *EXITS)),
+        (
+            SCATTER,
+            "Batch times that scatter: ours, and each size alone",
+            tuple(SCATTERED.values()),
+            (OURS, *CONSTANT),
+        ),
         ("ablations", "Ours without one of its mechanisms", _BUSY, (OURS, *ABLATIONS)),
     )
 }

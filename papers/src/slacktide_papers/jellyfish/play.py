@@ -6,7 +6,7 @@ of its size: the profile holds P99 times, and the hardware is predictable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from random import Random
@@ -18,6 +18,7 @@ from slacktide.domain import Batch, Deployment, ExitMode, LaneSpec, Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.lab.simulation import (
     ClientLogic,
+    Execution,
     FrameRecord,
     MeasuredLink,
     SimulatedClient,
@@ -27,7 +28,7 @@ from slacktide.lab.simulation import (
 )
 from slacktide.lab.workloads import TraceLink
 from slacktide.planning.variants import Family, FamilyVariant, Variant, VariantsPlanner
-from slacktide.profiles import BatchTimes, PointTime
+from slacktide.profiles import BatchTimes, CorrectedTimes, LatencyTable, PointTime
 from slacktide.scheduling import PoolRecipe
 from slacktide_papers.harness.experiments import TraceCell
 from slacktide_papers.harness.state import ReproduceError
@@ -47,7 +48,7 @@ from slacktide_papers.jellyfish.published import (
     PublishedPlanner,
 )
 from slacktide_papers.jellyfish.published_workers import PublishedWorkers, WorkerQueue
-from slacktide_papers.jellyfish.setting import BATCHES, SETTINGS, SIDES, load_data
+from slacktide_papers.jellyfish.setting import BATCHES, SETTINGS, SIDES, JellyfishSetting, load_data
 
 MODEL = "detector"
 LOAD_S = (0.15, 0.2)
@@ -56,6 +57,9 @@ JOIN_S = (1.0, 10.0)
 """Range of the seconds between two clients' starts (§7.2); scaled down in shorter runs."""
 START_S = 1.0
 """Seconds from the start of the engine until the first client joins."""
+BURST_S, BURST_GAP_S, BURST_FACTOR = 1.0, 9.0, 3.0
+"""Length of a burst of slowness, mean time between two bursts, and factor on batch times."""
+MOST_BURSTS = 200
 PLAN_S = 0.05
 """Seconds that our planner takes; the published planner takes no time."""
 SETTLES_S = 1.0
@@ -89,6 +93,30 @@ class PlayedFrames:
     """Mean side of the first client's frames, by second; 0 if none was answered in time."""
 
 
+class ScatteredHardware:
+    """Draws batch times around the medians of `times`, by variant; slower during bursts."""
+
+    def __init__(self, times: Mapping[str, BatchTimes], setting: JellyfishSetting, seed: int):
+        self._times, self._random = times, rng_for(seed, "batch times")
+        gaps = rng_for(seed, "bursts").exponential(BURST_GAP_S, size=MOST_BURSTS)
+        self._bursts = np.cumsum(gaps + BURST_S) if setting.bursts else np.zeros(0)
+        """Ends of the bursts, in seconds."""
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        at = int(np.searchsorted(self._bursts, batch.started))
+        slow = at < len(self._bursts) and batch.started > self._bursts[at] - BURST_S
+        drawn = self._times[batch.replica.pool.variant].of(batch.rows, cores)
+        return drawn.quantile(self._random.random()) * (BURST_FACTOR if slow else 1.0)
+
+
+def scattered_times(variant: Variant, scatter: float) -> CorrectedTimes:
+    """Batch times around the profile as median, which learn from batches as in the server."""
+    rows = range(1, len(variant.seconds) + 1)
+    medians = [[seconds] for seconds in variant.seconds]
+    p99s = [[scatter * seconds] for seconds in variant.seconds]
+    return CorrectedTimes(LatencyTable.from_grid(rows, (1,), medians, p99s))
+
+
 class ProfileTimes(BatchTimes):
     """Batch times of one variant, on any number of cores; padding counts like other rows."""
 
@@ -115,11 +143,14 @@ class _Run:
         self.cell, self.setting = cell, SETTINGS[cell.setting]
         self.options = dict(cell.contender.options)
         self.data = load_data(cell.folder)
-        self.variants = self.data.variants[: self.setting.variants]
+        only, count = self.options.pop("only", None), self.setting.variants
+        self.planned = only is None
+        chosen = slice(count) if only is None else slice(int(only), int(only) + 1)
+        self.variants = self.data.variants[chosen]
         self.exits = int(self.options.pop("exits", 0))
         if self.exits:
             self.variants = with_exit(self.variants)
-        self.sides = SIDES[: self.setting.variants]
+        self.sides = SIDES[chosen]
         resident = int(self.options.get("resident", 0))
         pairs = zip(self.variants, self.sides, strict=True)
         self.family = Family(
@@ -129,7 +160,13 @@ class _Run:
         self.frame_bytes = self.data.frame_bytes.__getitem__
         self.lanes = tuple(LaneSpec(f"gpu-{at}", (at,)) for at in range(self.setting.workers))
         self.pools = {variant.name: PoolId(MODEL, "1", variant.name) for variant in self.variants}
-        self.times = {variant.name: ProfileTimes(variant) for variant in self.variants}
+        self.times: dict[str, BatchTimes] = {v.name: ProfileTimes(v) for v in self.variants}
+        self.hardware: Execution = self
+        if self.setting.scatter > 1.0:
+            scatter = self.setting.scatter
+            self.times = {v.name: scattered_times(v, scatter) for v in self.variants}
+            true_times = {v.name: scattered_times(v, scatter) for v in self.variants}
+            self.hardware = ScatteredHardware(true_times, self.setting, cell.seed)
         self.workers = PublishedWorkers(self.variants, [lane.name for lane in self.lanes])
 
     def seconds(self, batch: Batch, cores: int) -> float:
@@ -295,15 +332,20 @@ class _Ours(_Run):
         self.simulation = Simulation(
             Engine(self.parts),
             plan,
-            self,
+            self.hardware,
             begin=-START_S,
             start_s=LOAD_S[1] if resident else 0.0,
-            planners=(self.planner,),
-            stated={MODEL: family},
+            planners=(self.planner,) if self.planned else (),
+            stated={MODEL: family} if self.planned else {},
             job_s=PLAN_S,
             exits=exits,
         )
-        self.clients = SimulatedClients(self.drawn(self.make), self.simulation.put_turn)
+        advice = Advice(self.sides[0], self.variants[0].name)
+        self.clients = SimulatedClients(
+            self.drawn(self.make),
+            self.simulation.put_turn,
+            advise=None if self.planned else lambda session: advice,
+        )
 
     def accuracy(self, frame: FrameRecord) -> float:
         """With exits, the mean over the variant's frames, because a random draw decides which
@@ -314,6 +356,8 @@ class _Ours(_Run):
         return frame.accuracy * measured_exits().relative_accuracy(leaving(at, len(self.variants)))
 
     def switched(self) -> tuple[int, int]:
+        if not self.planned:
+            return 0, 0
         status = self.planner.status()[MODEL]
         return status.switches, status.mismatches
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -120,13 +120,20 @@ class JellyfishSetting:
     workers: int = 2
     variants: int = len(SIDES)
     """Number of variants that are used, from the smallest."""
+    scatter: float = 1.0
+    """P99 of a batch's time ÷ its median, which is the profile's time; 1: batches take exactly
+    that."""
+    bursts: bool = False
+    """Whether all batches are slower for a second now and then."""
 
     @property
     def name(self) -> str:
         rates = "/".join(f"{number:g}" for number in self.rates)
         slos = "/".join(f"{1e3 * number:g}" for number in self.slos)
         workers = f"{self.workers} x " if self.workers != 2 else ""
-        return f"{self.network} {workers}{self.clients} at {rates} fps, {slos} ms"
+        scatter = f", p99 {self.scatter:g} x p50" if self.scatter > 1.0 else ""
+        bursts = " and bursts" if self.bursts else ""
+        return f"{self.network} {workers}{self.clients} at {rates} fps, {slos} ms{scatter}{bursts}"
 
 
 RATES, SLOS = (15.0, 25.0), (0.075, 0.1, 0.15)
@@ -163,4 +170,15 @@ ALONE = _by_name(
     for count in (1, 2, 4)
 )
 """Settings of Figure 21."""
-SETTINGS: Mapping[str, JellyfishSetting] = HOMOGENEOUS | MIXED | LARGE | ALONE
+SCATTERED = _by_name(
+    replace(base, scatter=scatter, bursts=bursts)
+    for base in (
+        JellyfishSetting("lte", 4, (10.0,), (0.15,), workers=1),
+        JellyfishSetting("lte", 4, (15.0,), (0.1,)),
+        JellyfishSetting("wifi", 8, (15.0,), (0.15,)),
+    )
+    for scatter, bursts in ((1.2, False), (2.0, False), (3.0, False), (1.2, True))
+)
+"""Settings in which batch times scatter, which the paper does not have. The first is like `demo
+clients`."""
+SETTINGS: Mapping[str, JellyfishSetting] = HOMOGENEOUS | MIXED | LARGE | ALONE | SCATTERED

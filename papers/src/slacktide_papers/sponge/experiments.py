@@ -74,7 +74,7 @@ def whole(setting: SpongeSetting) -> SpongeContender:
 def contenders(setting: SpongeSetting, *, quick: bool) -> tuple[SpongeContender, ...]:
     """Contenders that take part in `setting`."""
     if setting.outgrows:
-        return (VERTICAL, HORIZONTAL, JOINT, FA2, whole(setting))
+        return (VERTICAL, HORIZONTAL, JOINT, FA2, *statics(setting)[3::4])
     steady = SpongeContender(STEADY, CLAIRVOYANT, cores=(setting.steady_cores, CORES))
     sizes = statics(setting)
     if quick:

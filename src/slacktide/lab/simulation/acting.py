@@ -333,6 +333,8 @@ class _Acting:
 
     def answer(self, frame: _Frame, outcome: Outcome) -> None:
         """Send the server's outcome of a frame back to the client."""
+        if isinstance(self._measured, SessionLink):
+            self._measured.ends.count(outcome, self.client.slo)
         served = outcome.kind in (OutcomeKind.SERVED, OutcomeKind.LATE)
         failed = "" if served else outcome.reason.label
         self._last = self._all.advise(self.client.id)

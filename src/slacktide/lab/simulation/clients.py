@@ -15,7 +15,7 @@ from typing import Protocol
 from slacktide.client import ClientAction, ClientEvent, FrameOutcome
 from slacktide.lab.workloads import ConstantLink, TraceLink
 from slacktide.planning import SessionMeasured
-from slacktide.planning.variants import FamilyVariant
+from slacktide.planning.variants import FamilyVariant, FrameEnds
 from slacktide.wire.link_estimate import BytesPerPixel, LinkEstimate
 
 LINK_REPORT_INTERVAL_S = 0.1
@@ -54,6 +54,7 @@ class SessionLink:
     rtt: float
     link: LinkEstimate = field(default_factory=LinkEstimate)
     pixels: BytesPerPixel = field(default_factory=BytesPerPixel)
+    ends: FrameEnds = field(default_factory=FrameEnds)
     _reported_at: float = -math.inf
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
@@ -77,6 +78,9 @@ class SessionLink:
             bytes_per_pixel=self.pixels.of(side * side) / (side * side),
             pixels=side * side,
             fell=fell,
+            ended=self.ends.ended,
+            lost_on_lanes=self.ends.lost_on_lanes,
+            lost_on_link=self.ends.lost_on_link,
         )
 
 

@@ -8,6 +8,7 @@ from slacktide.planning.variants.fleet import AssignmentScore as AssignmentScore
 from slacktide.planning.variants.fleet import Client as Client
 from slacktide.planning.variants.fleet import Fleet as Fleet
 from slacktide.planning.variants.fleet import Variant as Variant
+from slacktide.planning.variants.frame_ends import FrameEnds as FrameEnds
 from slacktide.planning.variants.moves import ordered as ordered
 from slacktide.planning.variants.planned_family import VariantsStatus as VariantsStatus
 from slacktide.planning.variants.planner import VariantsPlanner as VariantsPlanner

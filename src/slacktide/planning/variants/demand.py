@@ -139,27 +139,55 @@ class SessionlessRequests:
 
 class LearnedHeadroom:
     """The share of a capacity to plan with. It falls while the share of frames lost for lack of
-    this capacity exceeds `target_loss`, and rises otherwise."""
+    this capacity exceeds a target, and rises otherwise."""
 
-    LEAST = 0.6
-    GAIN = 0.004
-    """Change per second if the lost share is 0 or twice `target_loss`."""
+    GAIN, WORST, WORST_OF_TAILS = 0.004, 8.0, 3.0
+    """Change per second if the lost share is 0 or twice the target; limits to the multiples of the
+    target that count, the second for batch times that scatter. A burst of slowness must not take
+    away more than the time until the next one gives back."""
 
-    __slots__ = ("_ended", "_lost", "_target_loss", "share")
+    __slots__ = ("_ended", "_lost", "_target_loss", "least", "share")
 
-    def __init__(self, target_loss: float) -> None:
-        self.share = 1.0
+    def __init__(self, target_loss: float, *, least: float = 0.6, share: float = 1.0) -> None:
+        self.share, self.least = share, least
         self._target_loss = target_loss
-        self._lost = self._ended = 0
+        self._lost = self._ended = 0.0
 
-    def learn(self, lost: int, ended: int, *, seconds: float) -> None:
-        """Learn from the frames lost and ended so far. `seconds`: since the last call."""
+    def learn(self, lost: float, ended: float, *, seconds: float, patience: float = 1.0) -> None:
+        """Learn from the frames lost and ended so far. `seconds`: since the last call. `patience`:
+        factor on the target, more than 1 for batch times that scatter."""
         frames, missed = ended - self._ended, lost - self._lost
         self._lost, self._ended = lost, ended
         if frames > 0 and seconds > 0.0:
-            excess = min(8.0, missed / (self._target_loss * frames) - 1.0)
-            change = self.GAIN * min(seconds, 1.0) * excess
-            self.share = min(1.0, max(self.LEAST, self.share - change))
+            excess = missed / (patience * self._target_loss * frames) - 1.0
+            change = (
+                self.GAIN
+                * min(seconds, 1.0)
+                * min(self.WORST if patience == 1.0 else self.WORST_OF_TAILS, excess)
+            )
+            self.share = min(1.0, max(self.least, self.share - change))
+
+
+class LearnedCaution(LearnedHeadroom):
+    """How much caution to give up where batch times scatter: batches are planned to take median ·
+    scatter^(1 − share), p99s at 0 and medians at 1.
+
+    With p99s, a frame would wait for a slow batch and then run in another one, which hardly ever
+    happens. So at most ROOM medians are planned with; frames that are lost then ran in batches
+    slower than any sensible room.
+    """
+
+    GAIN, ROOM = 0.02, 1.15
+
+    __slots__ = ()
+
+    def __init__(self, target_loss: float) -> None:
+        super().__init__(target_loss, least=0.0, share=0.0)
+
+    def scatters(self, scatter: float) -> None:
+        """Note the present p99 ÷ median of batch times."""
+        self.least = 1.0 - min(1.0, math.log(self.ROOM) / max(math.log(scatter), 1e-9))
+        self.share = max(self.least, self.share)
 
 
 def _within(value: float, least: float, most: float, otherwise: float) -> float:

@@ -40,7 +40,9 @@ class Variant:
     accuracy: float
     """Accuracy of its answers, within (0, 1]."""
     seconds: tuple[float, ...]
-    """P99 of a batch of 1, 2, … rows; positive, non-decreasing."""
+    """Seconds of a batch of 1, 2, … rows, p99 or less; positive, non-decreasing."""
+    paces: tuple[float, ...] = ()
+    """The same for many batches in a row; empty: `seconds`."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.accuracy <= 1.0:
@@ -53,7 +55,14 @@ class Variant:
     def most(self, budget: float) -> float:
         """Return the most frames per second that a replica serves for clients with this budget."""
         return max(
-            [(b + 1) / s for b, s in enumerate(self.seconds) if 2.0 * s <= budget], default=0.0
+            [
+                (b + 1) / pace
+                for b, (s, pace) in enumerate(
+                    zip(self.seconds, self.paces or self.seconds, strict=True)
+                )
+                if 2.0 * s <= budget
+            ],
+            default=0.0,
         )
 
 
@@ -128,7 +137,8 @@ class Fleet:
         self._throughput = np.zeros((len(variants), self.batches + 1))
         """(variant, b): the most frames per second in batches of b or less."""
         for at, variant in enumerate(variants):
-            rates = [(b + 1) / seconds for b, seconds in enumerate(variant.seconds)]
+            paces = variant.paces or variant.seconds
+            rates = [(b + 1) / seconds for b, seconds in enumerate(paces)]
             rates += [0.0] * (self.batches - len(rates))
             self._throughput[at, 1:] = np.maximum.accumulate(rates)
         self.step = _step([client.rate for client in clients], float(self._throughput.max()))

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
-from slacktide.domain import Reason
 from slacktide.engine import Snapshot
 from slacktide.engine.request_table import ModelCounts
 from slacktide.planning.sessions import SessionMeasured
-from slacktide.planning.variants.demand import LearnedHeadroom
+from slacktide.planning.variants.demand import LearnedCaution, LearnedHeadroom
+from slacktide.planning.variants.frame_ends import FOR_BANDWIDTH, FOR_CAPACITY
 from slacktide.planning.variants.question import Headroom, VariantsOptions
 from slacktide.profiles.variant_times import rising
 
+TAIL = math.log(1.1)
+"""Logarithm of p99 ÷ median up to which `target_loss` holds. The longer the tail, the more accuracy
+each frame costs that is not lost, so the target rises with this logarithm."""
+PACE = 0.6
+"""Largest share of caution given up for the throughput of lanes: batches that scatter make frames
+wait."""
 BATCH_MOST = 16
 """Rows of the largest batch that plans consider."""
-FOR_CAPACITY = (
-    Reason.AFTER_DEADLINE,
-    Reason.HOPELESS,
-    Reason.CROWDED_OUT,
-    Reason.BEHIND_OVERRUN,
-    Reason.BEHIND_WORK,
-)
-"""Reasons that show a lack of time on lanes."""
-FOR_BANDWIDTH = (Reason.SHORTER_THAN_ALONE, Reason.EXPIRED)
-"""Reasons that show a lack of bandwidth: the frame came too late."""
+
+Reading = tuple[object, tuple[float, ...], tuple[float, ...]]
+"""(source, p99 by rows, median by rows) of the batches of a variant."""
 
 
 class LearntFamily:
@@ -32,14 +32,20 @@ class LearntFamily:
     def __init__(self, options: VariantsOptions, number: Mapping[str, int]) -> None:
         """`number`: place of each variant in the family, smallest first, by name."""
         self.seconds: dict[int, tuple[float, ...]] = {}
-        """P99 of batches of 1, 2, … rows, by variant. Never lower for more rows or a larger
-        variant. Only variants that were on a lane have a P99."""
+        """Seconds of batches of 1, 2, … rows to plan with, by variant: between the median and the
+        p99. Never lower for more rows or a larger variant. Only variants that were on a lane have
+        them."""
+        self.paces: dict[int, tuple[float, ...]] = {}
+        """Like `seconds`, for many batches in a row."""
         self._options, self._number = options, number
-        self._readings: dict[int, tuple[object, tuple[float, ...]]] = {}
-        """Last reading by variant: (source, p99 by rows)."""
+        self._readings: dict[int, Reading] = {}
+        """Last reading by variant."""
         self._capacity = LearnedHeadroom(options.target_loss)
+        self._caution = LearnedCaution(options.target_loss)
+        self._scatter = 1.0
+        """p99 ÷ median of single rows: the largest of all variants."""
         self._bandwidth = LearnedHeadroom(options.target_loss)
-        self._ends = (0, 0, 0)
+        self._ends = (0, 0.0, 0)
         """Frames of sessions so far: ended, lost on lanes, lost on links."""
 
     @property
@@ -68,11 +74,11 @@ class LearntFamily:
         ended, lanes, links = self._ends
         if not ended and counts is not None:
             ends, ended = counts.by_reason, counts.ended
-            lanes, links = (
-                sum(ends.get(reason, 0) for reason in reasons)
-                for reasons in (FOR_CAPACITY, FOR_BANDWIDTH)
-            )
-        self._capacity.learn(lanes, ended, seconds=seconds)
+            lanes = sum(ends.get(reason, 0) for reason in FOR_CAPACITY)
+            links = sum(ends.get(reason, 0) for reason in FOR_BANDWIDTH)
+        patience = max(1.0, math.log(self._scatter) / TAIL)
+        self._capacity.learn(lanes, ended, seconds=seconds, patience=patience)
+        self._caution.learn(lanes, ended, seconds=seconds, patience=patience)
         self._bandwidth.learn(links, ended, seconds=seconds)
 
     def read_times(self, model: str, lanes: Collection[str], snapshot: Snapshot) -> None:
@@ -86,8 +92,22 @@ class LearntFamily:
             of = (pool.id, pool.times.revision, cores)
             if at not in self._readings or self._readings[at][0] != of:
                 rows = range(1, min(pool.max_batch, BATCH_MOST) + 1)
-                p99 = [pool.times.of(row_count, max(1, cores)).p99 for row_count in rows]
-                self._readings[at] = of, tuple(p99)
+                times = [pool.times.of(row_count, max(1, cores)) for row_count in rows]
+                p99 = tuple([time.p99 for time in times])
+                self._readings[at] = of, p99, tuple([time.expected for time in times])
         measured_variants = sorted(self._readings)
-        raised = rising([self._readings[at][1] for at in measured_variants])
-        self.seconds.update(zip(measured_variants, raised, strict=True))
+        scatters = [p99[0] / medians[0] for _, p99, medians in self._readings.values()]
+        self._scatter = max(scatters, default=1.0)
+        self._caution.scatters(self._scatter)
+        share = 0.0 if self._options.capacity_share is not None else self._caution.share
+        for planned, power in ((self.seconds, share), (self.paces, min(share, PACE))):
+            between = [_between(self._readings[at], power) for at in measured_variants]
+            planned.update(zip(measured_variants, rising(between), strict=True))
+
+
+def _between(reading: Reading, share: float) -> list[float]:
+    """Seconds between the p99s (share 0) and the medians (share 1)."""
+    _, p99, medians = reading
+    return [
+        median**share * high ** (1.0 - share) for high, median in zip(p99, medians, strict=True)
+    ]

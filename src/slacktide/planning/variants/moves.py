@@ -235,6 +235,7 @@ class _State:
                 self._divided(first, second, np.append(np.delete(members, at), client), effort)
                 for client in out
                 for first, second, members in pairs
+                if effort.tries > 0
                 for at in np.flatnonzero(weight[members] <= weight[client])
             )
         )

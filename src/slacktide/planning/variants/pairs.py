@@ -22,9 +22,12 @@ Clients = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Effort:
-    """Pairs of batch sizes that may still be tried, and clients that were tried in vain."""
+    """Divisions that may still be tried, and clients that were tried in vain."""
 
     remaining: int
+    """Pairs of batch sizes."""
+    tries: int
+    """Sets of clients. Where many clients are left unmapped, few of their sets can be divided."""
     vain: dict[bytes, float] = field(default_factory=dict)
     """By clients: accuracy · rate that no two replicas exceed with them."""
 
@@ -42,8 +45,11 @@ def divided(fleet: Fleet, members: Clients, *, least: float, effort: Effort) -> 
     """Return the division of `members` with the most accuracy · rate (in columns of the grid); None
     if none has more than `least`, or effort is used up."""
     key = members.tobytes()
-    if effort.remaining <= 0 or len(members) < 2 or effort.vain.get(key, np.inf) <= least:
+    if effort.remaining <= 0 or effort.tries <= 0 or len(members) < 2:
         return None
+    if effort.vain.get(key, np.inf) <= least:
+        return None
+    effort.tries -= 1
     rates, limits = np.array(fleet.rates)[members], fleet.limits[members]
     total = int(rates.sum())
     sums = np.tensordot(rates, limits[:, :, None] >= np.arange(fleet.batches + 1), 1)

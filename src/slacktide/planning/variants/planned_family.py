@@ -338,6 +338,7 @@ class PlannedFamily(ScopeState):
             self.serial,
             turns=self.answer is not None and self.answer.turns is not None,
             within=self.within,
+            paces=tuple(self.learnt.paces.get(at, (UNKNOWN_S,)) for at in range(len(self.sides))),
         )
 
     # ── the plan ─────────────────────────────────────────────────────────────────────────────

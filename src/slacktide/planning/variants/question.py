@@ -90,14 +90,23 @@ class Question:
     """Whether lanes now run several variants by turns."""
     within: tuple[int, int] | None = None
     """The smallest and the largest variant that may be chosen; None: any."""
+    paces: tuple[tuple[float, ...], ...] | None = None
+    """Like `seconds`, for many batches in a row; None: `seconds`."""
 
     def answer(self) -> SearchResult:
         """Run the search."""
         sides = [variant.size for variant in self.family.variants]
         room = self.headroom.capacity
         variants = [
-            Variant(variant.name, variant.accuracy, tuple([time / room for time in seconds]))
-            for variant, seconds in zip(self.family.variants, self.seconds, strict=True)
+            Variant(
+                variant.name,
+                variant.accuracy,
+                tuple([time / room for time in seconds]),
+                tuple([time / room for time in paces]),
+            )
+            for variant, seconds, paces in zip(
+                self.family.variants, self.seconds, self.paces or self.seconds, strict=True
+            )
         ]
         clients = []
         for opened, measured in self.sessions:

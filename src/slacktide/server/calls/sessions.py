@@ -20,7 +20,7 @@ from slacktide.models.versions import Catalog
 from slacktide.planning import SessionEvent
 from slacktide.planning.sessions import SessionClosed, SessionMeasured, SessionOpened
 from slacktide.planning.variants import Family
-from slacktide.planning.variants.learnt_family import FOR_BANDWIDTH, FOR_CAPACITY
+from slacktide.planning.variants.frame_ends import MEMORY, FrameEnds
 from slacktide.wire.calls import SessionTerms, SizeAdvice
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.link_estimate import FALL, PACKET, BytesPerPixel, LinkEstimate
@@ -52,11 +52,6 @@ UNPLANNED_GAPS: Final = 3.0
 """Silence, in gaps between frames, after which a session leaves the plan; see `UNPLANNED_S`."""
 SHORTEST_S: Final = 1e-4
 """Minimum gap between frames, in seconds, that the rate takes into account."""
-_MEMORY: Final = 0.9
-"""Weight of earlier frames in the averages of rate, overhead and losses."""
-_HOPELESS: Final = 0.3
-"""If more than this share of a session's frames is lost, its late frames say nothing about other
-links: its own link is down, or its clock or its statements are wrong."""
 
 
 class StreamSession:
@@ -68,7 +63,6 @@ class StreamSession:
         "_family",
         "_gap",
         "_last_frame_at",
-        "_loss_share",
         "_opened_at",
         "_overhead",
         "_pixels",
@@ -123,10 +117,9 @@ class StreamSession:
         self._pixels = 0
         """Pixels of the last frame that stated a size."""
         self._reported_at = -inf
-        self._overhead = self._loss_share = 0.0
-        """Smoothed seconds from outcome to answer, and share of frames lost."""
-        self._ends = (0, 0, 0)
-        """Numbers of frames that planners learn from: all, lost on lanes, lost on the link."""
+        self._overhead = 0.0
+        """Smoothed seconds from outcome to answer."""
+        self._ends = FrameEnds()
         self.decide(None)
 
     def silence(self, now: float) -> float:
@@ -210,7 +203,7 @@ class StreamSession:
         if not self.is_planned:
             self._sessions.enter_plan(self)
         if self._last_frame_at > -inf:
-            self._gap += (1.0 - _MEMORY) * (max(now - self._last_frame_at, SHORTEST_S) - self._gap)
+            self._gap += (1.0 - MEMORY) * (max(now - self._last_frame_at, SHORTEST_S) - self._gap)
         self._last_frame_at = now
         pixels = size[0] * size[1]
         if pixels:
@@ -240,14 +233,9 @@ class StreamSession:
         self.answered_frames += 1
         self.missed += not on_time
         self._sessions.counts[ON_TIME if on_time else MISSED] += 1
-        self._loss_share += (1.0 - _MEMORY) * ((not on_time) - self._loss_share)
-        if outcome is not None:
-            link = outcome.reason in FOR_BANDWIDTH
-            if not (link and self._loss_share > _HOPELESS):
-                ended, lanes, links = self._ends
-                self._ends = ended + 1, lanes + (outcome.reason in FOR_CAPACITY), links + link
+        self._ends.count(outcome, self.terms.slo)
         if outcome is not None and on_time:
-            self._overhead += (1.0 - _MEMORY) * (max(0.0, now - outcome.at) - self._overhead)
+            self._overhead += (1.0 - MEMORY) * (max(0.0, now - outcome.at) - self._overhead)
 
     def close(self) -> None:
         self._sessions.close(self)
@@ -291,7 +279,9 @@ class StreamSession:
                 self.rate(now),
                 self._overhead,
                 fell,
-                *self._ends,
+                self._ends.ended,
+                self._ends.lost_on_lanes,
+                self._ends.lost_on_link,
             )
         )
 
