@@ -30,7 +30,7 @@ CEILINGS = {
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_274,
-    "planning": 12_509,
+    "planning": 12_651,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -43,19 +43,19 @@ CEILINGS = {
     "lab/netem": 800,
     "lab/replay": 810,
     "lab/reports": 1_100,
-    "lab/simulation": 8_138,
+    "lab/simulation": 8_144,
     "lab/workloads": 2_000,
     "testing": 400,
 }
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 85_827,
+    "serving": 85_959,
     "client": 2_258,
-    "lab": 20_883,
+    "lab": 20_889,
     "testing": 400,
-    "papers": 12_585,
-    "all": 121_909,
+    "papers": 12_683,
+    "all": 122_145,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
