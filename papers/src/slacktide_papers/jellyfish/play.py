@@ -109,12 +109,15 @@ class ScatteredHardware:
         return drawn.quantile(self._random.random()) * (BURST_FACTOR if slow else 1.0)
 
 
-def scattered_times(variant: Variant, scatter: float) -> CorrectedTimes:
-    """Batch times around the profile as median, which learn from batches as in the server."""
-    rows = range(1, len(variant.seconds) + 1)
-    medians = [[seconds] for seconds in variant.seconds]
-    p99s = [[scatter * seconds] for seconds in variant.seconds]
-    return CorrectedTimes(LatencyTable.from_grid(rows, (1,), medians, p99s))
+def scattered_times(variants: Sequence[Variant], scatter: float) -> dict[str, BatchTimes]:
+    """Batch times around the profile as median, by variant. They learn as in the server."""
+    times: dict[str, BatchTimes] = {}
+    for variant in variants:
+        medians = [[seconds] for seconds in variant.seconds]
+        p99s = [[scatter * seconds] for seconds in variant.seconds]
+        rows = range(1, len(medians) + 1)
+        times[variant.name] = CorrectedTimes(LatencyTable.from_grid(rows, (1,), medians, p99s))
+    return times
 
 
 class ProfileTimes(BatchTimes):
@@ -160,12 +163,14 @@ class _Run:
         self.frame_bytes = self.data.frame_bytes.__getitem__
         self.lanes = tuple(LaneSpec(f"gpu-{at}", (at,)) for at in range(self.setting.workers))
         self.pools = {variant.name: PoolId(MODEL, "1", variant.name) for variant in self.variants}
-        self.times: dict[str, BatchTimes] = {v.name: ProfileTimes(v) for v in self.variants}
+        self.times: dict[str, BatchTimes] = {
+            variant.name: ProfileTimes(variant) for variant in self.variants
+        }
         self.hardware: Execution = self
         if self.setting.scatter > 1.0:
             scatter = self.setting.scatter
-            self.times = {v.name: scattered_times(v, scatter) for v in self.variants}
-            true_times = {v.name: scattered_times(v, scatter) for v in self.variants}
+            self.times = scattered_times(self.variants, scatter)
+            true_times = scattered_times(self.variants, scatter)
             self.hardware = ScatteredHardware(true_times, self.setting, cell.seed)
         self.workers = PublishedWorkers(self.variants, [lane.name for lane in self.lanes])
 

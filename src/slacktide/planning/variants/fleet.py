@@ -52,18 +52,14 @@ class Variant:
         if list(self.seconds) != sorted(self.seconds):
             raise ValueError("seconds: expected times that do not fall with the batch")
 
+    def rates(self) -> list[float]:
+        """Return the frames per second of a replica in batches of 1, 2, … rows."""
+        return [rows / pace for rows, pace in enumerate(self.paces or self.seconds, 1)]
+
     def most(self, budget: float) -> float:
         """Return the most frames per second that a replica serves for clients with this budget."""
-        return max(
-            [
-                (b + 1) / pace
-                for b, (s, pace) in enumerate(
-                    zip(self.seconds, self.paces or self.seconds, strict=True)
-                )
-                if 2.0 * s <= budget
-            ],
-            default=0.0,
-        )
+        fitting = zip(self.rates(), self.seconds, strict=True)
+        return max([rate for rate, seconds in fitting if 2.0 * seconds <= budget], default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +133,7 @@ class Fleet:
         self._throughput = np.zeros((len(variants), self.batches + 1))
         """(variant, b): the most frames per second in batches of b or less."""
         for at, variant in enumerate(variants):
-            paces = variant.paces or variant.seconds
-            rates = [(b + 1) / seconds for b, seconds in enumerate(paces)]
+            rates = variant.rates()
             rates += [0.0] * (self.batches - len(rates))
             self._throughput[at, 1:] = np.maximum.accumulate(rates)
         self.step = _step([client.rate for client in clients], float(self._throughput.max()))
