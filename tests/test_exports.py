@@ -130,7 +130,7 @@ EXPORTS = {
         ScalingStatus ScalingTarget groups_of make_scaling_policy
     """,
     "slacktide.planning.variants": """
-        Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet UNMAPPED Variant
+        Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet FrameEnds UNMAPPED Variant
         VariantsOptions VariantsPlanner VariantsStatus matched misses ordered published search
     """,
     "slacktide.lab.simulation": """
