@@ -130,8 +130,9 @@ EXPORTS = {
         ScalingStatus ScalingTarget groups_of make_scaling_policy
     """,
     "slacktide.planning.variants": """
-        Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet FrameEnds UNMAPPED Variant
-        VariantsOptions VariantsPlanner VariantsStatus matched misses ordered published search
+        Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet FrameEnds UNMAPPED
+        Variant VariantsOptions VariantsPlanner VariantsStatus matched misses ordered published
+        search
     """,
     "slacktide.lab.simulation": """
         ANSWER_BYTES AsExpected ByLength ByPool ByProfile ClientLogic DeviceTimes DrawnRequest
