@@ -37,6 +37,7 @@ BENCHMARKS = {
     "overhead": "tiny MLP through the whole server: requests/s, hop, p50, against other servers",
     "pipelines": "a pipeline on one core: hop, loop time, complete frames, clients that leave",
     "crops": "crops between two stages: loop µs, hop, ms to cut them",
+    "precisions": "models of others in OpenVINO, bfloat16 and int8: rows/s and agreement",
     "throughput": "residual classifier, saturated, against a bare onnxruntime loop",
     "shared_lane": "three models on one core: goodput and CPU time per batch",
     "windows": "three models on two cores: unscheduled, on lanes, by a timetable",

@@ -83,7 +83,7 @@ def rows_beside(path: Path, count: int, seed: int = 0) -> Path:
 
 async def test_the_int8_file_is_made_once_from_the_samples(models: Any, kit: Any) -> None:
     path = models.layers()
-    samples = rows_beside(path, 40)
+    samples = rows_beside(path, 80)
     source = kit.source(path, samples=samples)
     int8 = kit.source(path, samples=samples, precision="int8")
     async with kit.serving(ProcessExecutor()) as executor:
