@@ -23,7 +23,7 @@ CEILINGS = {
     "cluster": 1_590,
     "domain": 3_159,
     "engine": 4_304,
-    "executors": 14_022,
+    "executors": 14_052,
     "exits": 2_150,
     "frontends": 8_222,
     "models": 12_161,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 85_959,
+    "serving": 85_984,
     "client": 2_258,
     "lab": 20_889,
     "testing": 400,
     "papers": 12_688,
-    "all": 122_145,
+    "all": 122_175,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
