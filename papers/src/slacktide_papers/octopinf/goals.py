@@ -249,10 +249,10 @@ def _of_second_settings(rows: Sequence[FleetRow]) -> Iterator[Goal]:
 
 
 def _of_second(setting: str, rows: Mapping[str, FleetRow]) -> Iterator[Goal]:
-    """Goals in the second setting, by objects in time, weighted, and within two points."""
+    """Goals in the second setting, by objects in time, and weighted by accuracy."""
     first, largest = setting.removeprefix(SECOND), rows.get(LARGEST.label)
     if (ours := rows.get(PIPELINE.label)) is not None:
-        for share, bound in (("in_time", "fluid"), ("weighted", "weighted"), ("within", "within")):
+        for share, bound in (("in_time", "fluid"), ("weighted", "weighted")):
             yield from _of_measure(setting, rows, ours, attrgetter(share), bound)
         if first == "slo-100":
             for rival, printed in ((RIM, OVER_RIM), (JELLYFISH, OVER_JELLYFISH)):

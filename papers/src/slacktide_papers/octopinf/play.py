@@ -83,7 +83,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
 """Bounds of objects in time, weighted, within two points of accuracy, and with the largest detector
 alone, with arguments of `fluid_bound`. The first setting has the first bound alone."""
 BOUND_S = 30.0
-"""Length of the interval that each bound covers, in seconds."""
+"""Length of the interval that each bound covers, in seconds; shorter runs have one bound."""
 SWITCHES = ("edge", "batches", "streams", "divide", "calibrate", "joint")
 COUNTS = ("seed", "detectors", "batch")
 """Placement options that are not floats: `SWITCHES` are bools, `COUNTS` are ints."""
@@ -275,7 +275,10 @@ class _PlayedCell:
 
     def _bound(self, now: float) -> None:
         """Compute the bound for the next `BOUND_S` seconds, from the true rates and links."""
-        links = [replace(link, bandwidth=self._mean(link, now)) for link in self.question.links]
+        seconds = min(BOUND_S, self.end - now)
+        links = [
+            replace(link, bandwidth=self._mean(link, now, seconds)) for link in self.question.links
+        ]
         pipelines = []
         for view in self.question.pipelines:
             camera = next(
@@ -283,7 +286,7 @@ class _PlayedCell:
                 for candidate in self.testbed.cameras[view.source]
                 if candidate.rows.pipeline.name == view.name
             )
-            means = camera.mean_handed(now, now + BOUND_S)
+            means = camera.mean_handed(now, now + seconds)
             graph = [edge.downstream for edge in camera.rows.pipeline.out_of["detector"]]
             by_stage = dict(zip(graph, means, strict=True))
             stages = tuple(
@@ -306,11 +309,11 @@ class _PlayedCell:
         if now + 1.5 * BOUND_S <= self.end:
             self.devices.call_at(now + BOUND_S, self._bound)
 
-    def _mean(self, link: LinkView, now: float) -> float:
+    def _mean(self, link: LinkView, now: float, seconds: float) -> float:
         device = link.end if link.begin == "server" else link.begin
         trace, begins = self.testbed.traces[device]
         at = begins + now
-        return (trace.moved(at + BOUND_S) - trace.moved(at)) / BOUND_S
+        return (trace.moved(at + seconds) - trace.moved(at)) / seconds
 
     def _concluded(self, cpu_s: float) -> PlayedPipelines:
         control = self.control
