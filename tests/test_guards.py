@@ -54,8 +54,8 @@ TOTALS = {
     "client": 2_258,
     "lab": 20_889,
     "testing": 400,
-    "papers": 12_688,
-    "all": 122_175,
+    "papers": 12_691,
+    "all": 122_178,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
