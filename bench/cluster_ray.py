@@ -174,10 +174,10 @@ def _scaling(result: Result, cluster: RayCluster) -> None:
 
     (client,), _ = asyncio.run(loaded([spec], script))
     doubled = float(client.due[0] - arrivals.instants[0]) + DOUBLED_S
-    asked = cluster.asked_at() - time.time() + time.monotonic() - doubled
+    requested_at = cluster.asked_at() - time.time() + time.monotonic() - doubled
     in_time = client.endings[client.due >= ready + RECOVERY_S] == 0
     result.figures += [
-        Figure("doubled load: another server asked for after", asked, "s", at_most(3.0)),
+        Figure("doubled load: another server asked for after", requested_at, "s", at_most(3.0)),
         Figure("doubled load: it is ready after", ready - doubled, "s"),
         Figure("doubled load: in time from 3 s later", float(in_time.mean()), "", at_least(0.95)),
         Figure("doubled load: requests without an outcome", client.unended, "", at_most(0)),

@@ -91,30 +91,32 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--peers", action="store_true", help="also measure other servers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round as JSON")
-    asked = parser.parse_args(arguments)
-    if asked.rounds < 1:
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
         parser.error("--rounds: at least 1")
     out = console()
     out.print(f"{cpu_model()}; load average {load_average():.2f}")
-    flags = ["--fresh", *(["--quick"] if asked.quick else []), "--rows", asked.rows]
-    flags += [] if asked.peers else ["--no-peers"]
+    flags = ["--fresh", *(["--quick"] if options.quick else []), "--rows", options.rows]
+    flags += [] if options.peers else ["--no-peers"]
     theft = Theft()
     with ExitStack() as stack:
         try:
-            trees = [stack.enter_context(_checkout(name)) for name in (asked.before, asked.after)]
+            trees = [
+                stack.enter_context(_checkout(name)) for name in (options.before, options.after)
+            ]
         except subprocess.CalledProcessError as error:
             parser.error(f"git: {error.stderr.strip()}")
         rounds: list[list[dict[str, dict[str, object]]]] = [[], []]
-        for turn in range(asked.rounds):
+        for turn in range(options.rounds):
             for side in (0, 1) if turn % 2 == 0 else (1, 0):
-                out.print(f"round {turn + 1} of {asked.rounds}, {('before', 'after')[side]}")
-                rounds[side].append(_run(trees[side], asked.names, flags))
+                out.print(f"round {turn + 1} of {options.rounds}, {('before', 'after')[side]}")
+                rounds[side].append(_run(trees[side], options.names, flags))
     figures = list(_matched(rounds[0], rounds[1]))
     _show(out, figures)
     if (stolen := theft.share()) >= 0.01:
         out.print(f"the host withheld {stolen:.0%} of the requested CPU time", style="yellow")
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(rounds, indent=2, ensure_ascii=False) + "\n")
+    if options.json is not None:
+        options.json.write_text(json.dumps(rounds, indent=2, ensure_ascii=False) + "\n")
     lost = any(not result for side in rounds for result in side)
     return 1 if lost or any(figure.verdict is Verdict.WORSE for figure in figures) else 0
 

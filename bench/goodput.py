@@ -188,11 +188,11 @@ def _row(row: Row, seed: int, servings: Sequence[Serving], duration: float) -> d
     runs = {}
     for serving in servings:
         rest(serving, [row.model], bare.alone)
-        made = offer(serving, [load], duration=duration, warmup=WARMUP, seed=seed)
+        offered_run = offer(serving, [load], duration=duration, warmup=WARMUP, seed=seed)
         runs[serving.name] = {
-            **asdict(made.models[row.model]),
-            "lateness_p99_ms": made.lateness_p99_ms,
-            "complaints": dict(made.complaints),
+            **asdict(offered_run.models[row.model]),
+            "lateness_p99_ms": offered_run.lateness_p99_ms,
+            "complaints": dict(offered_run.complaints),
         }
     after = measure_bare(row.model, [1], 0.5)
     arrivals = planned(load, length=WARMUP + duration, seed=seed)

@@ -523,7 +523,7 @@ def main(arguments: list[str]) -> int:
     os.nice(19)
     target = Target(int(port), int(grpc_port), float(seconds))
     ATTACKS[name](target)
-    print(", ".join(f"{times} × {what}" for what, times in target.outcomes.most_common(4)))
+    print(", ".join(f"{times} × {kind}" for kind, times in target.outcomes.most_common(4)))
     return 0
 
 

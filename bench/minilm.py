@@ -165,6 +165,6 @@ def model(weights: dict[str, NDArray[Any]]) -> onnx.ModelProto:
         "last_hidden_state", TensorProto.FLOAT, [*axes, features]
     )
     graph = helper.make_graph(nodes, "bert", infos, [output], constants)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(made)
-    return made
+    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(onnx_model)
+    return onnx_model

@@ -82,7 +82,7 @@ def run(options: Options) -> Result:
 
 def _repositories(models: set[str]) -> dict[str, Path]:
     """The models for each server; what is known of their batch times is the same."""
-    made = {}
+    repositories = {}
     for number, (name, scheduler) in enumerate(SCHEDULERS.items()):
         variants = {
             model: (
@@ -91,13 +91,13 @@ def _repositories(models: set[str]) -> dict[str, Path]:
             )
             for model in models
         }
-        made[name] = variant_repository(f"notice_{number}", variants)
+        repositories[name] = variant_repository(f"notice_{number}", variants)
     for model in models:
-        measured, copied = (made[name] / model for name in SCHEDULERS)
+        measured, copied = (repositories[name] / model for name in SCHEDULERS)
         profile(measured)
         for path in (measured / "1").glob(f"{PROFILE_PREFIX}*"):
             shutil.copy(path, copied / "1" / path.name)
-    return made
+    return repositories
 
 
 def _turns(
@@ -108,7 +108,7 @@ def _turns(
     runs = {}
     for name, serving in turns.items():
         rest(serving, [row.model], bare.alone)
-        made = offer(
+        offered_run = offer(
             serving,
             [load],
             duration=duration,
@@ -117,9 +117,9 @@ def _turns(
             upload=UPLOAD * bare.alone,
         )
         runs[name] = {
-            **asdict(made.models[row.model]),
-            "lateness_p99_ms": made.lateness_p99_ms,
-            "complaints": dict(made.complaints),
+            **asdict(offered_run.models[row.model]),
+            "lateness_p99_ms": offered_run.lateness_p99_ms,
+            "complaints": dict(offered_run.complaints),
         }
         goodput = runs[name]["goodput"]
         print(f"{row.name}, seed {seed}: {name} {goodput:.3f}", file=sys.stderr, flush=True)

@@ -167,8 +167,8 @@ def _offer(serving: Serving, load: Load, share: float, duration: float, seed: in
     """The client's goodput."""
     arrivals, deadline = Poisson(share * load.capacity), Fixed(load.deadline)
     offered = Offered(load.pipeline, arrivals, deadline, inputs=load.frames)
-    made = offer(serving, [offered], duration=duration, warmup=0.0, seed=seed)
-    return made.models[load.pipeline].goodput
+    offered_run = offer(serving, [offered], duration=duration, warmup=0.0, seed=seed)
+    return offered_run.models[load.pipeline].goodput
 
 
 def _outcomes(serving: Serving, pipeline: str) -> dict[str, int]:

@@ -87,11 +87,11 @@ def pipeline(
     configurations: Shares,
 ) -> PipelineView:
     """A tree of so many stages."""
-    made = []
+    stages_drawn = []
     for at in range(stages):
         seconds = float(draw.uniform(0.0005, 0.006)), float(draw.uniform(0.0003, 0.005))
         fed = (Inflow(int(draw.integers(at)), float(draw.choice([0.3, 1.0, 3.0]))),) if at else ()
-        made.append(
+        stages_drawn.append(
             StageView(
                 f"s{at}",
                 tuple(
@@ -105,7 +105,7 @@ def pipeline(
             )
         )
     slo, rate = float(draw.uniform(0.15, 0.4)), float(draw.uniform(5.0, 20.0))
-    return PipelineView(name, name, slo, rate, tuple(made))
+    return PipelineView(name, name, slo, rate, tuple(stages_drawn))
 
 
 def fleet(count: int, configurations: Shares = FORMS[:1]) -> PlacementQuestion:
@@ -139,14 +139,14 @@ def quality(count: int) -> list[Figure]:
     feasible = kept = equal = published = 0
     work: list[float] = []
     for _ in range(count):
-        asked = alone(draw)
-        estimator = PipelineEstimator(asked, asked.pipelines[0], RULES)
+        question = alone(draw)
+        estimator = PipelineEstimator(question, question.pipelines[0], RULES)
         best = PlacementScore(-1.0, 0.0)
         for costs in product(*(estimator.choices(at) for at in range(len(estimator.rates)))):
             score = estimator.estimate(costs).score
             best = score if better(score, best) else best
-        ours = estimator.estimate(estimator.chosen(search(asked)[0])).score
-        cwd = estimator.estimate(estimator.chosen(distribute(asked)[0])).score
+        ours = estimator.estimate(estimator.chosen(search(question)[0])).score
+        cwd = estimator.estimate(estimator.chosen(distribute(question)[0])).score
         whole = estimator.most * (1.0 - 1e-9)
         feasible += best.worth >= whole
         kept += best.worth >= whole and ours.worth >= whole

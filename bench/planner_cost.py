@@ -210,8 +210,8 @@ def run(options: Options) -> Result:
 def goal_of(name: str) -> Goal | None:
     """What a figure of `measure` should be."""
     if name.startswith("exits, "):
-        for what, goal in EXIT_GOALS.items():
-            if what in name:
+        for part, goal in EXIT_GOALS.items():
+            if part in name:
                 return goal
     if name.startswith("joint, "):
         return at_most(50.0)

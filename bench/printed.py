@@ -87,8 +87,8 @@ def pictures(kind: str, count: int, sheets: list[Array]) -> list[bytes]:
         "labels": label, "pages": page, "scans": partial(scan, sheets=sheets), "turned": turned,
     }  # fmt: skip
     rng = np.random.default_rng([SEED, *kind.encode()])
-    made = [makers[kind](rng) for _ in range(count)]
-    return [bytes(cv2.imencode(".png", picture[:, :, ::-1])[1]) for picture in made]
+    pictures_drawn = [makers[kind](rng) for _ in range(count)]
+    return [bytes(cv2.imencode(".png", picture[:, :, ::-1])[1]) for picture in pictures_drawn]
 
 
 def _font(rng: np.random.Generator, size: int) -> Any:

@@ -126,7 +126,7 @@ def run(options: Options) -> Result:
 
 
 def _show(
-    what: str,
+    title: str,
     times: Found,
     unit: str,
     result: Result,
@@ -135,7 +135,7 @@ def _show(
 ) -> None:
     """Figures: the ratio to how it was, of the medians of each round; a table of p50 and p99."""
     if not times:
-        result.remarks.append(f"{what}: not possible here")
+        result.remarks.append(f"{title}: not possible here")
         return
     lines = []
     for place, rounds in times.items():
@@ -145,11 +145,11 @@ def _show(
         )
         ratios = tuple(median(a) / median(b) for a, b in zip(rounds, times[WAS], strict=True))
         if place is not WAS:
-            name = f"{what}: {place} ÷ {WAS}, p50"
+            name = f"{title}: {place} ÷ {WAS}, p50"
             result.figures.append(Figure(name, median(ratios), "×", samples=ratios))
     columns = ("place", "p50", "p99") if tail else ("place", "median")
-    result.tables.append(Table(f"{what}, {unit}", columns, tuple(lines)))
-    result.details[what] = {str(place): rounds for place, rounds in times.items()}
+    result.tables.append(Table(f"{title}, {unit}", columns, tuple(lines)))
+    result.details[title] = {str(place): rounds for place, rounds in times.items()}
 
 
 def _rounds(options: Options) -> int:

@@ -118,12 +118,12 @@ def video_crops() -> Array:
             video = _fetch_video(Path(folder))
             corners = [f"{x},{y}" for x, y in PLACES.values()]
             script = str(peers.HERE / "video_crops.py")
-            made = Path(folder) / "crops.npy"
-            command = [str(peers.python("video")), script, str(video), str(SIDE), str(made)]
+            crops_file = Path(folder) / "crops.npy"
+            command = [str(peers.python("video")), script, str(video), str(SIDE), str(crops_file)]
             done = subprocess.run([*command, *corners], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise PeerMissingError(f"video: {done.stderr.strip().splitlines()[-1:]}")
-            made.replace(file)
+            crops_file.replace(file)
     crops: Array = np.load(file)
     return crops
 
@@ -146,9 +146,9 @@ def peers_network() -> Path:
     """EfficientNet-Lite0. Raises PeerMissingError."""
     file = FOLDER / "efficientnet-lite0.onnx"
     if not file.exists():
-        made = file.with_suffix(".part")
-        peers.efficientnet(made)
-        made.replace(file)
+        partial = file.with_suffix(".part")
+        peers.efficientnet(partial)
+        partial.replace(file)
     return file
 
 

@@ -241,7 +241,7 @@ async def _effect(options: Options, result: Result) -> None:
             on = (_one(), _two())[number % 2]
             batch = asyncio.ensure_future(worker.run(1))
             await asyncio.sleep(usual[on] * chance.random())
-            asked = worker.ask(on)
+            requested_at = worker.ask(on)
             await batch
             runs += 1
             at, report = await worker.resized
@@ -251,8 +251,8 @@ async def _effect(options: Options, result: Result) -> None:
             seconds = await worker.run(1)
             wrong += not _alike(worker.outputs, right[on])
             runs += 1
-            confirmed.append((at - asked) * 1e3)
-            begun.append((begin - asked) * 1e3)
+            confirmed.append((at - requested_at) * 1e3)
+            begun.append((begin - requested_at) * 1e3)
             slowness.append(seconds / usual[on])
             for _ in range(3):
                 await worker.run(1)
@@ -321,11 +321,11 @@ async def _latency(options: Options, result: Result) -> None:
     result.tables.append(Table("latency, ms", ("worker", "p50", "p99"), tuple(lines)))
 
 
-def _compare(what: str, times: Times, result: Result, lines: list[tuple[str, ...]]) -> None:
+def _compare(title: str, times: Times, result: Result, lines: list[tuple[str, ...]]) -> None:
     """Figures of the resized workers beside those started so, and a line for each."""
     for (name, count), own in sorted(times.items(), key=lambda item: -item[0][1]):
         beside = times[STARTED, count]
-        label = f"{what}, {_cores(count)}: {name}"
+        label = f"{title}, {_cores(count)}: {name}"
         p50, p99 = median(_flat(own)) * 1e3, _p99(own) * 1e3
         lines.append((label, f"{p50:.2f}", f"{p99:.2f}"))
         if name == STARTED:

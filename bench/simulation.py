@@ -229,14 +229,14 @@ def run(options: Options) -> Result:
         ("edf", f"one model, {LOAD:g} of the peak", 100_000, lambda: run_edf(few)),
         ("slack", "setting P, two-modal, 2 x P99", 15_000, lambda: run_slack(many)),
     )
-    for policy, what, goal, once in kinds:
+    for policy, workload, goal, once in kinds:
         if not options.wants(policy):
             continue
         runs = [once() for _ in range(rounds)]
         rates = tuple(rate for rate, _ in runs)
         result.figures.append(
             Figure(
-                f"{policy}, {what}",
+                f"{policy}, {workload}",
                 median(rates),
                 "requests/s",
                 at_least(goal),

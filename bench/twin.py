@@ -166,7 +166,7 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
             rest(serving, [subject.model], alone)
             split = time.monotonic()
             before, theft = theft.share(), Theft()
-            made = offer(serving, offered, duration=duration, warmup=0.0, seed=seed)
+            offered_run = offer(serving, offered, duration=duration, warmup=0.0, seed=seed)
             stolen = (before, theft.share())
         recording = Recording(path)
         replayed = replay(recording)
@@ -186,7 +186,7 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
         "peak_rps": peak,
         "deadline_ms": deadline * 1e3,
         "requests": recorded.submitted,
-        "client_goodput": _goodput(made),
+        "client_goodput": _goodput(offered_run),
         "recorded_goodput": recorded.goodput,
         "predicted_goodput": float(np.mean([run.goodput for run in predicted])),
         "points": 100 * comparison.difference,
@@ -201,9 +201,9 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
     }
 
 
-def _goodput(made: Run) -> float:
+def _goodput(run: Run) -> float:
     """By the client's clock, all loads together."""
-    answered = list(made.models.values())
+    answered = list(run.models.values())
     submitted = sum(model.submitted for model in answered)
     return sum(model.goodput * model.submitted for model in answered) / submitted
 

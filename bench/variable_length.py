@@ -161,12 +161,14 @@ def _turns(up: dict[str, Serving], bare: Bare, duration: float, seed: int) -> di
     for name, serving in up.items():
         offer(serving, calm, duration=CALM_S, warmup=0.0, seed=seed)
         rest(serving, [MODEL], bare.p99_alone)
-        made = offer(serving, load, duration=duration, warmup=WARMUP, seed=seed)
+        offered_run = offer(serving, load, duration=duration, warmup=WARMUP, seed=seed)
         runs[name] = {
-            "goodput": _goodput(made),
-            "applications": {offered.label: asdict(made.models[offered.label]) for offered in load},
-            "lateness_p99_ms": made.lateness_p99_ms,
-            "complaints": dict(made.complaints),
+            "goodput": _goodput(offered_run),
+            "applications": {
+                offered.label: asdict(offered_run.models[offered.label]) for offered in load
+            },
+            "lateness_p99_ms": offered_run.lateness_p99_ms,
+            "complaints": dict(offered_run.complaints),
         }
         print(f"seed {seed}: {name} {runs[name]['goodput']:.3f}", file=sys.stderr, flush=True)
     return {
@@ -197,9 +199,9 @@ def texts() -> dict[str, tuple[Tensors, ...]]:
     return selected
 
 
-def _goodput(made: Run) -> float:
+def _goodput(run: Run) -> float:
     """On time ÷ submitted, both applications together."""
-    answered: Sequence[Answered] = list(made.models.values())
+    answered: Sequence[Answered] = list(run.models.values())
     submitted = sum(length.submitted for length in answered)
     return sum(length.goodput * length.submitted for length in answered) / submitted
 

@@ -72,11 +72,13 @@ def clients_at_random(
 
 def instance(replicas: int, clients: int, seed: int, *, rate: float | None = None) -> Fleet:
     """A fleet drawn at random."""
-    made = []
+    clients_drawn = []
     for frames, slo, mbit in clients_at_random(replicas, clients, seed, rate):
         budgets = np.where(mbit * 1000 / KBITS > frames, slo - KBITS / (mbit * 1000), 0.0)
-        made.append(Client(f"client {len(made)}", frames, tuple(budgets.tolist())))
-    return Fleet(VARIANTS, made, replicas)
+        clients_drawn.append(
+            Client(f"client {len(clients_drawn)}", frames, tuple(budgets.tolist()))
+        )
+    return Fleet(VARIANTS, clients_drawn, replicas)
 
 
 def question(replicas: int, clients: int, seed: int, *, rate: float | None = None) -> Question:
@@ -269,8 +271,8 @@ def _live(count: int, result: Result) -> None:
     """What goes off the loop: from sessions to the variant of each."""
     for (replicas, number), most in zip(((8, 48), *LARGE), (50.0, 500.0, 500.0), strict=True):
         rate = 5.0 if number > 100 else None
-        asked = [question(replicas, number, seed, rate=rate) for seed in range(count)]
-        took = median(_ms(asking.answer) for asking in asked)
+        questions = [question(replicas, number, seed, rate=rate) for seed in range(count)]
+        took = median(_ms(asking.answer) for asking in questions)
         name = f"{replicas} × {number}: a plan of sessions"
         result.figures.append(Figure(name, took, "ms", at_most(most)))
 

@@ -114,12 +114,14 @@ def _offer(
 ) -> dict[str, Answered]:
     """One client process for each model, so that all ways have the same clients."""
     with ProcessPoolExecutor(len(MODELS), mp_context=get_context("spawn")) as pool:
-        asked = {}
+        pending_by_model = {}
         for at, name in enumerate(MODELS):
             rate = load * len(os.sched_getaffinity(0)) / len(MODELS) / alone[name]
             arrivals = _arrivals(rate, duration, seed * len(MODELS) + at)
-            asked[name] = pool.submit(_ask, serving[name], name, arrivals, duration, seed)
-        return {name: pending.result() for name, pending in asked.items()}
+            pending_by_model[name] = pool.submit(
+                _ask, serving[name], name, arrivals, duration, seed
+            )
+        return {name: pending.result() for name, pending in pending_by_model.items()}
 
 
 def _ask(serving: Serving, model: str, arrivals: Replay, duration: float, seed: int) -> Answered:

@@ -55,7 +55,7 @@ def named_socket(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "what"),
+    ("make", "kind"),
     [
         (named_pipe, "a named pipe"),
         (named_socket, "a socket"),
@@ -64,7 +64,7 @@ def named_socket(path: Path) -> Path:
     ],
 )
 def test_only_regular_files_are_opened(
-    tmp_path: Path, make: Callable[[Path], Path], what: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[[Path], Path], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # names of sockets are short
     for path in (make(Path("odd")), Path("link")):
@@ -72,7 +72,7 @@ def test_only_regular_files_are_opened(
             path.symlink_to("odd")
         error = soon(lambda path=path: open_file(path))
         assert isinstance(error, OSError)
-        assert error.strerror == f"expected a file, got {what}"
+        assert error.strerror == f"expected a file, got {kind}"
 
 
 def test_files_and_links_to_them_are_read(tmp_path: Path) -> None:

@@ -422,8 +422,8 @@ def _told(
     print(f"{len(run.wrong)} things do not agree")
     log = folder / "server.log"
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    for where, what in run.wrong[:20]:
-        print(f"- {where}: {what}")
+    for where, problem in run.wrong[:20]:
+        print(f"- {where}: {problem}")
         for call in calls:
             if call.id == where:
                 print(f"    planned: {call}")

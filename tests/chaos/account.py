@@ -43,9 +43,9 @@ class Books:
         if not self._quiet:
             print(f"[{time.monotonic() - self._began:6.1f} s] {text}", flush=True)
 
-    def check(self, condition: bool, what: str, where: str = "(server)") -> None:
+    def check(self, condition: bool, problem: str, where: str = "(server)") -> None:
         if not condition:
-            self.wrong.append((where, what))
+            self.wrong.append((where, problem))
 
 
 @dataclass(slots=True)
@@ -94,12 +94,12 @@ def disagreements(
     for id in lines.keys() - stories_by_id.keys():
         wrong += [(id, f"unknown to the generator: {line}") for line in lines[id]]
     for story in stories:
-        what = _of_one(story, lines.get(story.id, []))
-        if what:
-            wrong.append((story.id, what))
+        problem = _of_one(story, lines.get(story.id, []))
+        if problem:
+            wrong.append((story.id, problem))
     for model, counted in outcomes.items():
         mine = [story for story in stories if story.model == model]
-        wrong += [(model, what) for what in _of_model(mine, lines, counted)]
+        wrong += [(model, problem) for problem in _of_model(mine, lines, counted)]
     return wrong
 
 

@@ -134,9 +134,9 @@ def test_books_that_agree() -> None:
 def test_books_that_do_not(
     lines: list[object], counted: dict[Reason, int], expected: tuple[str, str]
 ) -> None:
-    where, what = expected
+    where, problem = expected
     assert any(
-        disagreement[0] == where and what in disagreement[1]
+        disagreement[0] == where and problem in disagreement[1]
         for disagreement in found(lines, counted)
     )
 

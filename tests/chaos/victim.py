@@ -326,10 +326,10 @@ def signal_to(pid: int, number: int) -> bool:
     return True
 
 
-def until(condition: Any, what: str, *, patience: float = PATIENCE) -> None:
+def until(condition: Any, event: str, *, patience: float = PATIENCE) -> None:
     """Wait until something is so. Raises AssertionError if it never is."""
     end = time.monotonic() + patience
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"it never came to pass that {what}")
+            raise AssertionError(f"it never came to pass that {event}")
         time.sleep(0.02)

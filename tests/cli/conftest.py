@@ -43,6 +43,6 @@ def run() -> Run:
 def example_models(tmp_path_factory: pytest.TempPathFactory, run: Run) -> Path:
     """A repository with the example MLP, made by the program itself."""
     folder = tmp_path_factory.mktemp("cli") / "models"
-    made = run("models", "make", folder, "--only", "mlp")
-    assert made.returncode == 0, made.stderr
+    done = run("models", "make", folder, "--only", "mlp")
+    assert done.returncode == 0, done.stderr
     return folder

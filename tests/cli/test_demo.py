@@ -103,8 +103,8 @@ def result(*on_time: int) -> dict[str, Any]:
         score = StreamScore(ENDINGS, Window(0.0, 4.0))
         score.add(*records)
         streams = tuple(score.report(model.model, model.model) for model in BOTH.measured)
-        made, total = Provenance("2026-01-01T00:00:00+00:00", {}, "m"), score.report("total")
-        return Report("load", "t", 1, {}, made, 0.0, 4.0, total, streams, lateness=None)
+        provenance, total = Provenance("2026-01-01T00:00:00+00:00", {}, "m"), score.report("total")
+        return Report("load", "t", 1, {}, provenance, 0.0, 4.0, total, streams, lateness=None)
 
     names = "fifo", "fifo + limit", "slack"
     runs = [(name, "2 × peak", report(n)) for name, n in zip(names, on_time, strict=True)]

@@ -119,8 +119,8 @@ def test_a_model_without_a_position_is_refused(run: Run, tmp_path: Path, samples
         [value("y", TensorProto.FLOAT, ["n", 4])],
     )
     (tmp_path / "flat" / "1").mkdir(parents=True)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    save(made, str(tmp_path / "flat" / "1" / "model.onnx"))
+    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    save(onnx_model, str(tmp_path / "flat" / "1" / "model.onnx"))
     done = run("exits", "add", tmp_path / "flat", "--data", samples)
     assert done.returncode == 1
     assert "no position for an early exit" in done.stderr
@@ -146,9 +146,9 @@ def test_pictures_may_have_any_size(run: Run, tmp_path: Path) -> None:
         [helper.make_tensor_value_info("classes", TensorProto.FLOAT, ["n", 4])],
         [numpy_helper.from_array(part.astype(np.float32), name) for name, part in weights.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     (tmp_path / "pictures" / "1").mkdir(parents=True)
-    save(made, str(tmp_path / "pictures" / "1" / "model.onnx"))
+    save(onnx_model, str(tmp_path / "pictures" / "1" / "model.onnx"))
     settings = "inputs: {image: {image: {preset: mobilenet, resize: squash, crop: 1}}}\n"
     (tmp_path / "pictures" / "slacktide.yaml").write_text(settings)
     colours = generator.integers(256, size=(300, 1, 1, 3), dtype=np.uint8)

@@ -146,7 +146,7 @@ def test_flags_without_effect_on_recordings_are_refused(verb: str, flag: str, va
 
 
 @pytest.mark.parametrize(
-    ("arguments", "flag", "what"),
+    ("arguments", "flag", "kind"),
     [
         (["--replay", "none.rec", "world.yaml"], "SCENARIO.yaml", "--replay"),
         (["--predict", "none.rec", "world.yaml"], "SCENARIO.yaml", "--predict"),
@@ -162,11 +162,11 @@ def test_flags_without_effect_on_recordings_are_refused(verb: str, flag: str, va
     ],
 )
 def test_flags_of_another_kind_of_simulation_are_refused(
-    arguments: list[str], flag: str, what: str
+    arguments: list[str], flag: str, kind: str
 ):
     done = call("simulate", *arguments)
     assert done.exit_code == 2
-    assert done.stderr == f"error: {flag} has no effect with {what}: leave it out\n"
+    assert done.stderr == f"error: {flag} has no effect with {kind}: leave it out\n"
 
 
 def test_the_environment_may_say_what_recordings_pass_over(monkeypatch: pytest.MonkeyPatch):

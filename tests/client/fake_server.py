@@ -170,10 +170,10 @@ class FakeServer:
             response.raw_output_contents.append(value.tobytes())
         return response
 
-    async def _describe(self, asked: m.ModelMetadataRequest, context: Any) -> Any:
+    async def _describe(self, request: m.ModelMetadataRequest, context: Any) -> Any:
         if self.hello_fails is not None:
-            await context.abort(self.hello_fails, f"no model {asked.name!r}")
-        metadata = m.ModelMetadataResponse(name=asked.name)
+            await context.abort(self.hello_fails, f"no model {request.name!r}")
+        metadata = m.ModelMetadataResponse(name=request.name)
         name, kind, shape = self.image_input
         metadata.inputs.add(name=name, datatype=kind, shape=shape)
         return metadata

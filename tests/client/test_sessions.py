@@ -329,10 +329,10 @@ def test_answers_of_the_first_server_arrive_after_the_move(server):
         server.delay = 1.0  # the session has yet to connect: the first server gets this one
         waiting = session.submit(FRAME)
         until(lambda: len(other.hellos) > 0)
-        there = session.submit(FRAME).result(30)
-        here = waiting.result(30)
-        assert here.on_time
-        assert there.on_time
+        second = session.submit(FRAME).result(30)
+        first = waiting.result(30)
+        assert first.on_time
+        assert second.on_time
         until(lambda: server.open_streams == 0)
     assert len(server.frames) + len(other.frames) == 3
 

@@ -142,13 +142,13 @@ def _status(code: int, message: str = "not found") -> dict[str, Any]:
 @pytest.fixture
 def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeApi]]:
     """Starts such a server, which clients made afterwards find; a pod of 1500m unless told."""
-    made: list[FakeApi] = []
+    apis: list[FakeApi] = []
 
     def start(resources: Mapping[str, Any] = GUARANTEED) -> FakeApi:
-        made.append(FakeApi(resources=resources))
-        monkeypatch.setenv("KUBECONFIG", str(made[-1].kubeconfig(tmp_path)))
-        return made[-1]
+        apis.append(FakeApi(resources=resources))
+        monkeypatch.setenv("KUBECONFIG", str(apis[-1].kubeconfig(tmp_path)))
+        return apis[-1]
 
     yield start
-    for server in made:
+    for server in apis:
         server.close()

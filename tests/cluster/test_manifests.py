@@ -69,8 +69,10 @@ def test_every_manifest_is_what_the_api_takes(document):
     name = MODELS[document["kind"]]
     check(document, name, document["kind"])
     api = ApiClient(Configuration())
-    made = api._ApiClient__deserialize(document, name)  # raises for what is required and missing
-    assert api.sanitize_for_serialization(made) == document
+    resource = api._ApiClient__deserialize(
+        document, name
+    )  # raises for what is required and missing
+    assert api.sanitize_for_serialization(resource) == document
 
 
 def test_a_field_that_the_api_does_not_have_is_found():

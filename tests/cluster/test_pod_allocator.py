@@ -123,9 +123,9 @@ async def test_what_is_infeasible_is_settled_with_what_there_is_and_stays_a_cond
     assert granted.cores == (0,)
     assert granted.detail == "infeasible: Node didn't have enough capacity: cpu"
     assert allocator.condition == granted.detail
-    asked = len(api.patches)
+    patches = len(api.patches)
     assert grant(allocator, 1, 0, 1).result().cores == (0,)  # not asked again so soon
-    assert len(api.patches) == asked
+    assert len(api.patches) == patches
     await allocator.close()
 
 

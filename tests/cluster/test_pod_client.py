@@ -12,8 +12,8 @@ def test_a_resize_is_the_patch_that_kubernetes_takes_and_is_read_back(kubernetes
     api.looks[0] = "in_progress"
     client = PodClient(OURS)
     assert client.read().limit == 1500
-    asked = client.resize(4500)
-    assert (asked.state, asked.limit, asked.desired) == (ResizeState.IN_PROGRESS, 1500, 4500)
+    resize = client.resize(4500)
+    assert (resize.state, resize.limit, resize.desired) == (ResizeState.IN_PROGRESS, 1500, 4500)
     ((kind, patch),) = api.patches
     assert kind == "application/strategic-merge-patch+json"
     amounts = {"limits": {"cpu": "4500m"}, "requests": {"cpu": "4500m"}}

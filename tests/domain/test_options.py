@@ -95,18 +95,18 @@ class Thing:
 
 def test_a_name_is_looked_up_where_it_is_first_used() -> None:
     registry: Registry[Thing] = Registry("thing", {"here": Thing}, aliases={"there": "here"})
-    asked: list[str] = []
+    loads: list[str] = []
 
     def load() -> type[Thing]:
-        asked.append("loaded")
+        loads.append("loaded")
         return Thing
 
     registry.offer("later", load)
     registry.offer("here", load)  # what is built in stays
     assert registry.find("there").name == "here"
-    assert asked == []
+    assert loads == []
     assert not registry.find("later").built_in
     assert registry.find("later").options is Some
-    assert asked == ["loaded"]
+    assert loads == ["loaded"]
     with pytest.raises(OptionError, match="expected a thing, got 'latr'; did you mean 'later'"):
         registry.find("latr")

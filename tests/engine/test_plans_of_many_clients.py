@@ -121,12 +121,12 @@ def test_a_plan_that_fails_is_not_taken_for_the_one_in_force(make_world, again):
     world = make_world()
     good = Plan((LaneSpec("lane", (0,)),), (Deployment(POOLS[0], "lane"),), (Route("m", POOLS[0]),))
     world.deploy(good)
-    made = world.engine.state.factory
+    factory = world.engine.state.factory
     world.engine.state.factory = lambda *_: 1 // 0
     both = Plan(good.lanes, (*good.deployments, Deployment(POOLS[1], "lane")), good.routes)
     for _ in range(again):
         with pytest.raises(ZeroDivisionError):
             world.send(PlanChanged(both))
-    world.engine.state.factory = made
+    world.engine.state.factory = factory
     world.deploy(both)
     assert set(world.engine.state.pools) == {POOLS[0], POOLS[1]}

@@ -72,10 +72,10 @@ def test_a_new_shape_runs_alone_once_and_the_rest_follow_as_a_batch(shaped):
 def test_a_run_looks_at_the_shapes_of_others_only_if_they_may_be_measured_by_it(shaped):
     world = shaped()
     (pool,) = world.engine.state.pools.values()
-    asked = []
+    ids = []
 
     def measured(request, rules=pool.unmeasured.rules):
-        asked.append(request.id)
+        ids.append(request.id)
         return rules.measured(request)
 
     pool.unmeasured.rules = replace(pool.unmeasured.rules, measured=measured)
@@ -83,13 +83,13 @@ def test_a_run_looks_at_the_shapes_of_others_only_if_they_may_be_measured_by_it(
         world.submit(id, signature=((id + 100,),), slo=1.0 + id)
     world.submit(50, signature=((101,),), slo=99.0)
     world.finish()
-    asked.clear()
+    ids.clear()
     world.finish()  # of ((101,),): the other one of it can be judged now
-    assert set(asked) <= {2, 50}
+    assert set(ids) <= {2, 50}
     assert state(world, 50) is not State.UNMEASURED
     world.judged.add(((120,),))
     world.finish()
-    assert 20 in asked
+    assert 20 in ids
     assert state(world, 20) is not State.UNMEASURED
 
 

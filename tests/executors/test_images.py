@@ -215,19 +215,19 @@ def test_without_opencv_pixels_are_resized_alike(
 ) -> None:
     frame = np.random.default_rng(seed).integers(256, size=(99, 99, 3), dtype=np.uint8)
     image = frame[: before[0], : before[1]]
-    there, here = np.empty((*after, 3), np.uint8), np.empty((*after, 3), np.uint8)
-    resize_into(image, there)
+    with_opencv, with_numpy = np.empty((*after, 3), np.uint8), np.empty((*after, 3), np.uint8)
+    resize_into(image, with_opencv)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures_module, "load_opencv", lambda: None)
-        resize_into(image, here)
-    assert np.abs(here.astype(int) - there).max() <= 1
+        resize_into(image, with_numpy)
+    assert np.abs(with_numpy.astype(int) - with_opencv).max() <= 1
 
 
 def test_without_opencv_jpegs_are_decoded_and_resized_alike() -> None:
     jpeg = encode_jpeg(made_up_image(90, 160, np.random.default_rng(3)))
-    there, here = np.empty((50, 60, 3), np.uint8), np.empty((50, 60, 3), np.uint8)
-    Picture(0, 0, None, jpeg).resize_into(there)
+    with_opencv, with_numpy = np.empty((50, 60, 3), np.uint8), np.empty((50, 60, 3), np.uint8)
+    Picture(0, 0, None, jpeg).resize_into(with_opencv)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures_module, "load_opencv", lambda: None)
-        Picture(0, 0, None, jpeg).resize_into(here)
-    assert np.abs(here.astype(int) - there).max() <= 1
+        Picture(0, 0, None, jpeg).resize_into(with_numpy)
+    assert np.abs(with_numpy.astype(int) - with_opencv).max() <= 1

@@ -568,10 +568,10 @@ def test_every_datatype_has_inputs_that_decode(datatype: Datatype) -> None:
     interface = ModelInterface((TensorSpec("x", datatype, (-1, 40)),), (), 4)
     arena = Arena(1 << 20)
     rows = SyntheticRows(interface, SOURCE)
-    made = rows.payloads({"x": (40,)}, arena, generator=np.random.default_rng(1))
+    payloads = rows.payloads({"x": (40,)}, arena, generator=np.random.default_rng(1))
     again = rows.payloads({"x": (40,)}, arena, generator=np.random.default_rng(1))
-    assert len(made) == 16
-    for payload, same in zip(made, again, strict=True):
+    assert len(payloads) == 16
+    for payload, same in zip(payloads, again, strict=True):
         (ref,), (twin,) = payload.tensors, same.tensors
         assert (payload.rows, ref.shape) == (1, (1, 40))
         data = bytes(arena.view(Slot(ref.offset, ref.nbytes)))
@@ -592,8 +592,8 @@ def test_large_inputs_are_few() -> None:
     interface = ModelInterface((TensorSpec("x", Datatype.UINT8, (-1, 30 << 20)),), (), 4)
     arena = Arena(1 << 30)
     rows = SyntheticRows(interface, SOURCE)
-    made = rows.payloads({"x": (30 << 20,)}, arena, generator=np.random.default_rng(1))
-    assert len(made) == 2
+    payloads = rows.payloads({"x": (30 << 20,)}, arena, generator=np.random.default_rng(1))
+    assert len(payloads) == 2
     arena.close()
 
 

@@ -233,12 +233,12 @@ def test_virtual_time_has_the_same_rows_leave_as_the_worker(
     numbers = (judged_rows.astype(float), agrees, np.ones(2), sizes, ends[:, 2], ends[:, :2])
     table = ExitTable("judged", 0.0, ("a", "b"), *numbers, np.zeros((2, 2)))
     starts = np.cumsum([0, *rows]).tolist()  # rows of a request are consecutive inputs
-    asked = [
+    requests = [
         Request(at, "m", 0.0, 9.0, rows=count, final=place in final)
         for place, (at, count) in enumerate(zip(starts, rows, strict=False))
     ]
     lane = Replica(1, POOL, "l", (0,), 64)
-    batch = Batch(1, lane, tuple(asked), len(judged_rows), 0.0, 9.0, leaving=Leaving.SHRINK)
+    batch = Batch(1, lane, tuple(requests), len(judged_rows), 0.0, 9.0, leaving=Leaving.SHRINK)
     batch = replace(batch, held=tuple(final))
     policy = ExitPolicy(POOL, (0, 1), limits, ExitMode.SHRINK, feedback=0.0, enlarge=enlarge)
     took = slower * float(table.seconds(table.whole, len(judged_rows)))

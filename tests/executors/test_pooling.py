@@ -29,9 +29,9 @@ def spec(name: str = "hidden", *axes: int, datatype: Datatype = Datatype.FP32) -
 
 def pool(kind: str, mask: Any, values: Any = VALUES, *, normalize: bool = False) -> Any:
     pooler = Pooler(PoolingSource(kind, normalize, "attention_mask"), model())
-    (made,) = pooler.pool([values], {"attention_mask": mask})
-    assert made.dtype == np.float32
-    return made.tolist()
+    (pooled,) = pooler.pool([values], {"attention_mask": mask})
+    assert pooled.dtype == np.float32
+    return pooled.tolist()
 
 
 def test_each_kind_takes_the_tokens_of_the_text_alone() -> None:
@@ -60,8 +60,8 @@ def test_vectors_are_scaled_to_one_and_zeros_stay() -> None:
 
 def test_a_model_without_a_mask_has_no_padding() -> None:
     pooler = Pooler(PoolingSource("mean", False, "attention_mask"), model(mask=False))
-    (made,) = pooler.pool([VALUES], {})
-    assert made.tolist() == VALUES.mean(1).tolist()
+    (pooled,) = pooler.pool([VALUES], {})
+    assert pooled.tolist() == VALUES.mean(1).tolist()
 
 
 def test_its_output_replaces_the_models() -> None:

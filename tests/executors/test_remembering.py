@@ -30,9 +30,9 @@ def remembering(*ramps: int, threshold: float = LIMIT, **more: Any) -> ExitPolic
 @pytest.fixture
 def bench(models: Any, kit: Any, arena: Any) -> Bench:
     path = models.layers()
-    made = Bench(kit, arena, path, exits=kit.write_ramps(path))
-    assert made.arrange(remembering(0, 1, 2)).detail == ""
-    return made
+    bench = Bench(kit, arena, path, exits=kit.write_ramps(path))
+    assert bench.arrange(remembering(0, 1, 2)).detail == ""
+    return bench
 
 
 def run(

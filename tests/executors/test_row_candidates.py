@@ -92,9 +92,11 @@ def test_any_interface_has_few_small_candidates_that_fit(
     for row in candidates:
         for number, shape in enumerate(shapes):
             own = shape[bool(max_batch) :]
-            made = row[f"x{number}"]
-            assert len(made) == len(own)
-            assert all(n == size or (n < 0 < size) for n, size in zip(own, made, strict=True))
+            shape_tried = row[f"x{number}"]
+            assert len(shape_tried) == len(own)
+            assert all(
+                n == size or (n < 0 < size) for n, size in zip(own, shape_tried, strict=True)
+            )
     for row in candidates[:-1]:
         spec = TensorSpec("x", Datatype.FP32, ())
         assert sum(row_bytes(spec, shape) for shape in row.values()) <= 64 << 20

@@ -83,9 +83,9 @@ def test_payloads_hold_the_same(archive: Any) -> None:
     path = archive(text=np.array([[b"a"], [b"b"]]), rate=np.array([5, 6], ">i2"))
     rows = rows_of(samples=path, warmup_shapes={"image": (2, 3)})
     arena = Arena(1 << 20)
-    made = rows.payloads(rows.shapes(), arena, generator=np.random.default_rng(1))
+    payloads = rows.payloads(rows.shapes(), arena, generator=np.random.default_rng(1))
     words, rates = [], []
-    for payload in made[:3]:
+    for payload in payloads[:3]:
         image, text, rate = payload.tensors
         assert (image.shape, text.shape, rate.shape) == ((1, 2, 3), (1, 1), (1,))
         words += decode_strings(bytes(arena.view(Slot(text.offset, text.nbytes))))

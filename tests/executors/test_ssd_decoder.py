@@ -81,11 +81,11 @@ def test_boxes_are_offsets_from_anchors(probabilities: bool) -> None:
     offsets, logits = head(BOXES, {})
     scores = np.exp(logits) / np.exp(logits).sum(2, keepdims=True) if probabilities else logits
     source = DecodeSource(**{**vars_of(SOURCE), "probabilities": probabilities})
-    made = decoder(source, labels=2)
-    assert made.reads == (2, 1)
-    assert [spec.shape for spec in made.outputs] == [(-1, 4, 4), (-1, 4), (-1, 4)]
+    ssd = decoder(source, labels=2)
+    assert ssd.reads == (2, 1)
+    assert [spec.shape for spec in ssd.outputs] == [(-1, 4, 4), (-1, 4), (-1, 4)]
     arrays = [np.empty(0), scores, offsets]
-    boxes, best, classes = made.decode(arrays, np.tile(WHOLE, (2, 1)), EXTENT)
+    boxes, best, classes = ssd.decode(arrays, np.tile(WHOLE, (2, 1)), EXTENT)
     np.testing.assert_allclose(best[0], [0.9, 0.8, 0.6, 0], atol=1e-5)
     assert classes[0].tolist() == [1, 0, 1, -1]
     for place, (x, y, width, height) in enumerate(BOXES[at][0] for at in (3, 27, 82)):
@@ -143,11 +143,11 @@ def test_heads_that_do_not_fit_name_the_key(
 
 
 def test_free_axes_are_checked_as_they_come() -> None:
-    made = decoder(loc=(-1, -1, -1), conf=(-1, -1, -1))
+    ssd = decoder(loc=(-1, -1, -1), conf=(-1, -1, -1))
     offsets, logits = head(BOXES)
-    assert np.count_nonzero(made.decode([np.empty(0), logits, offsets], WHOLE, EXTENT)[1]) == 3
+    assert np.count_nonzero(ssd.decode([np.empty(0), logits, offsets], WHOLE, EXTENT)[1]) == 3
     with pytest.raises(ModelError, match="9 anchors for 16 × 16 pixels, but"):
-        made.decode([np.empty(0), logits, offsets], WHOLE, (16, 16))
+        ssd.decode([np.empty(0), logits, offsets], WHOLE, (16, 16))
 
 
 def test_an_output_that_is_not_there_is_named() -> None:

@@ -54,18 +54,18 @@ def part(*texts: str | bytes) -> bytes:
     return b"".join(len(text).to_bytes(4, "little") + text for text in raw)
 
 
-def encode(what: Tokenizing, *requests: Sequence[bytes]) -> list[Any]:
+def encode(spec: Tokenizing, *requests: Sequence[bytes]) -> list[Any]:
     """What a process makes of these requests, each in parts: a table for each role, or an error."""
 
     async def run() -> list[Any]:
-        process = TokenizerProcess(what)
+        process = TokenizerProcess(spec)
         try:
             await process.start()
             return list(await asyncio.gather(*(ask(process, parts) for parts in requests)))
         finally:
             await end(process)
 
-    return [tables(what, result) for result in asyncio.run(run())]
+    return [tables(spec, result) for result in asyncio.run(run())]
 
 
 async def end(process: TokenizerProcess) -> None:
@@ -80,17 +80,17 @@ async def ask(process: TokenizerProcess, parts: Sequence[bytes], client: str = "
     return await done
 
 
-def tables(what: Tokenizing, result: Tokens | TokenizingError) -> Any:
+def tables(spec: Tokenizing, result: Tokens | TokenizingError) -> Any:
     if isinstance(result, TokenizingError):
         return str(result)
-    dtypes = [np.dtype(dtype) for _, dtype in what.roles]
+    dtypes = [np.dtype(dtype) for _, dtype in spec.roles]
     rows = len(result.data) // (result.length * sum(dtype.itemsize for dtype in dtypes))
-    made, at = [], 0
+    tables_read, at = [], 0
     for dtype in dtypes:
         end = at + rows * result.length * dtype.itemsize
-        made.append(np.frombuffer(result.data[at:end], dtype).reshape(rows, -1).tolist())
+        tables_read.append(np.frombuffer(result.data[at:end], dtype).reshape(rows, -1).tolist())
         at = end
-    return made
+    return tables_read
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_texts_become_ids_and_a_mask_of_the_length_of_the_longest(path: Path) -> None:
-    made = encode(stated(path), [part("Low tide", "high high low wave")], [part("")])
-    assert made == [
+    encoded = encode(stated(path), [part("Low tide", "high high low wave")], [part("")])
+    assert encoded == [
         [[[1, 3, 5, 0, 0], [1, 4, 4, 3, 2]], [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]],
         [[[1]], [[1]]],
     ]
@@ -183,8 +183,8 @@ def test_texts_that_the_package_refuses_fail_alone_and_are_named(tmp_path: Path)
     cut = {**truncation(4), "strategy": "OnlyFirst"}
     first.write_bytes(tokenizer_file(WORDS, truncation=cut))
 
-    async def run(what: Tokenizing, *texts: str) -> tuple[Any, bool]:
-        process = TokenizerProcess(what)
+    async def run(spec: Tokenizing, *texts: str) -> tuple[Any, bool]:
+        process = TokenizerProcess(spec)
         await process.start()
         before = process.pid
         result = await ask(process, [part(*texts)])
@@ -194,8 +194,8 @@ def test_texts_that_the_package_refuses_fail_alone_and_are_named(tmp_path: Path)
 
     pairs = stated(first, IDS, max_length=4, pairs=True)
     cases = ((stated(closed), ("wave",)), (pairs, ("low", "tide " * 9)))
-    for what, texts in cases:
-        error, alive = asyncio.run(run(what, *texts))
+    for spec, texts in cases:
+        error, alive = asyncio.run(run(spec, *texts))
         assert alive
         assert error.of_client
         assert str(error).startswith(f"elements 0 to {len(texts) - 1} have no tokens: ")
@@ -214,10 +214,10 @@ def test_short_texts_beside_a_long_one_do_not_fill_the_memory(
 
 def test_texts_that_nobody_waits_for_are_not_tokenized(path: Path) -> None:
     """Neither whole requests, nor the later parts of one, and the others are unharmed."""
-    what = stated(path)
+    spec = stated(path)
 
     async def run() -> list[Any]:
-        process = TokenizerProcess(what)
+        process = TokenizerProcess(spec)
         await process.start()
         done: list[Any] = []
         wanted = iter((True, False))
@@ -256,10 +256,10 @@ def test_a_long_request_waits_for_others_between_its_parts(path: Path) -> None:
 
 
 def test_a_process_that_dies_fails_the_request_at_which_it_stood_alone(path: Path) -> None:
-    what = stated(path)
+    spec = stated(path)
 
     async def run() -> list[Any]:
-        process = TokenizerProcess(what)
+        process = TokenizerProcess(spec)
         await process.start()
         first = process.pid
         os.kill(first, signal.SIGSTOP)
@@ -271,32 +271,32 @@ def test_a_process_that_dies_fails_the_request_at_which_it_stood_alone(path: Pat
         await end(process)
         return results
 
-    failed, *others = [tables(what, result) for result in asyncio.run(run())]
+    failed, *others = [tables(spec, result) for result in asyncio.run(run())]
     assert failed == "the tokenizer ended at one of these"
     assert others == [[[[1, 3]], [[1, 1]]]] * 2
 
 
 def test_a_process_that_hangs_is_replaced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizing, "PATIENCE_S", 0.3)
-    what = stated(path)
+    spec = stated(path)
 
     async def run() -> list[Any]:
-        process = TokenizerProcess(what)
+        process = TokenizerProcess(spec)
         await process.start()
         os.kill(process.pid, signal.SIGSTOP)
         results = [await ask(process, [part("low")]), await ask(process, [part("low")])]
         await end(process)
         return results
 
-    failed, answered = [tables(what, result) for result in asyncio.run(run())]
+    failed, answered = [tables(spec, result) for result in asyncio.run(run())]
     assert failed == "the tokenizer ended at one of these"
     assert answered == [[[1, 3]], [[1, 1]]]
 
 
 def test_many_texts_at_once_are_all_answered(path: Path) -> None:
     requests = [[part("low " * (number % 7))] for number in range(3000)]
-    made = encode(stated(path, IDS), *requests)
-    assert all(made[number] == [[[1, *[3] * (number % 7)]]] for number in range(3000))
+    encoded = encode(stated(path, IDS), *requests)
+    assert all(encoded[number] == [[[1, *[3] * (number % 7)]]] for number in range(3000))
 
 
 def test_a_process_that_cannot_start_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

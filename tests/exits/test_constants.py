@@ -62,11 +62,11 @@ def test_an_operator_gives_what_onnx_says(
     op: str, inputs: list[NDArray[np.int64]], attributes: dict[str, object]
 ) -> None:
     names = [f"in{at}" for at in range(len(inputs))]
-    made = node(op, " ".join(names), "out", **attributes)
-    kept, constants = folded([made], map(numpy_helper.from_array, inputs, names))
+    operator = node(op, " ".join(names), "out", **attributes)
+    kept, constants = folded([operator], map(numpy_helper.from_array, inputs, names))
     assert kept == []
     unknown = [helper.make_tensor_value_info(name, 0, None) for name in (*names, "out")]
-    graph = helper.make_graph([made], "one", unknown[:-1], unknown[-1:])
+    graph = helper.make_graph([operator], "one", unknown[:-1], unknown[-1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     (expected,) = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
     np.testing.assert_array_equal(constants["out"], expected)
@@ -111,7 +111,7 @@ def padded() -> onnx.ModelProto:
 
     def pad(before: str, after: str) -> list[onnx.NodeProto]:
         names = {letter: f"{after}.{letter}" for letter in "asnzcrtfpq"}
-        made = [
+        nodes_before = [
             constant(names["a"], ints(1, 1, 1, 1)),
             constant(names["s"], ints(4)),
             node("ConstantOfShape", names["s"], names["z"], value=numpy_helper.from_array(ints(0))),
@@ -129,7 +129,7 @@ def padded() -> onnx.ModelProto:
             node("Reshape", f"{names['f']} {after}.flat", names["p"]),
             node("Cast", names["p"], names["q"], to=TensorProto.INT64),
         ]  # fmt: skip
-        return [*made, node("Pad", f"{before} {names['q']}", after, mode="constant")]
+        return [*nodes_before, node("Pad", f"{before} {names['q']}", after, mode="constant")]
 
     nodes = [
         *pad("images", "one"),

@@ -53,9 +53,9 @@ def model(reads: list[list[int]], ends: tuple[int, int, int]) -> Any:
             outputs.append(value(f"{name}quality", TensorProto.FLOAT, ["n", 1]))
     inputs = [value("t0", TensorProto.FLOAT, ["n", WIDTH])]
     graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(made)
-    return made
+    onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(onnx_model)
+    return onnx_model
 
 
 @st.composite
@@ -114,8 +114,8 @@ def test_stages_give_what_the_model_gives_though_rows_leave(
 def test_no_layer_runs_twice() -> None:
     whole = model([[0], [1], [1, 2], [3, 1], [4, 2]], (2, 4, 5))
     stages = split(with_own_exits(whole, EXITS))
-    made = [node.output[0] for stage in stages for node in stage.model.graph.node]
-    layers = [name for name in made if name.startswith("m")]
+    tensors_made = [node.output[0] for stage in stages for node in stage.model.graph.node]
+    layers = [name for name in tensors_made if name.startswith("m")]
     assert sorted(layers) == ["m1", "m2", "m3", "m4", "m5"]
     assert [sorted(stage.received) for stage in stages] == [[], ["t1", "t2"], ["t2", "t4"]]
     assert [stage.inputs for stage in stages] == [("t0",), (), ()]

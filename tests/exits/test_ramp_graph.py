@@ -106,14 +106,14 @@ def test_ramps_of_the_examples(name: str) -> None:
     whole, features = run(model, feeds), run(with_features(model, graph), feeds)
     outputs = run(with_ramps(model, graph, ramps), feeds)
     for ramp in ramps:
-        here = f"exits/{ramp.position}/"
+        prefix = f"exits/{ramp.position}/"
         logits = ramp.logits(features[f"exits/features/{ramp.position}"])
-        np.testing.assert_allclose(outputs[f"{here}logits"], logits, rtol=1e-3, atol=1e-3)
-        assert outputs[f"{here}answer"].tolist() == logits.argmax(axis=1).tolist()
+        np.testing.assert_allclose(outputs[f"{prefix}logits"], logits, rtol=1e-3, atol=1e-3)
+        assert outputs[f"{prefix}answer"].tolist() == logits.argmax(axis=1).tolist()
         sure = softmax(logits / ramp.temperature).max(axis=1)
-        np.testing.assert_allclose(outputs[f"{here}uncertainty"], 1 - sure, atol=1e-4)
-        assert outputs[f"{here}uncertainty"].shape == (rows,)
-        assert f"{here}embedding" not in outputs
+        np.testing.assert_allclose(outputs[f"{prefix}uncertainty"], 1 - sure, atol=1e-4)
+        assert outputs[f"{prefix}uncertainty"].shape == (rows,)
+        assert f"{prefix}embedding" not in outputs
     for output in whole:
         np.testing.assert_allclose(outputs[output], whole[output], rtol=1e-4, atol=1e-5)
     assert outputs["exits/answer"].tolist() == whole["logits"].argmax(axis=1).tolist()

@@ -60,9 +60,9 @@ def chain(stages: list[StageModel], feeds: Tensors, *, optimise: bool) -> list[T
         assert {declared.name for declared in session.get_inputs()} == set(takes)
         assert {declared.name for declared in session.get_outputs()} == set(names)
         types |= {output.name: output.type for output in session.get_outputs()}
-        made = dict(zip(names, session.run(names, takes), strict=True))
-        by_stage.append({name: made[name] for name in stage.outputs})
-        values.update({name: made[name] for name in stage.passed_on})
+        outputs = dict(zip(names, session.run(names, takes), strict=True))
+        by_stage.append({name: outputs[name] for name in stage.outputs})
+        values.update({name: outputs[name] for name in stage.passed_on})
     return by_stage
 
 
@@ -127,10 +127,10 @@ def test_rows_that_leave_a_batch_take_what_is_made_of_their_mask_along() -> None
     first, behind = split(with_ramps(model, graph, ramps_at(graph, 2)))
     assert not {"Cast", "Where", "Sub"} & {node.op_type for node in behind.model.graph.node[:6]}
     session = opened(first.model)
-    made = dict(zip(first.passed_on, session.run(list(first.passed_on), feeds), strict=True))
+    passed_on = dict(zip(first.passed_on, session.run(list(first.passed_on), feeds), strict=True))
     behind.declare({output.name: output.type for output in session.get_outputs()})
     rest = [1, 4, 5]
-    takes = {name: (made | feeds)[name][rest] for name in (*behind.inputs, *behind.received)}
+    takes = {name: (passed_on | feeds)[name][rest] for name in (*behind.inputs, *behind.received)}
     (logits,) = opened(behind.model).run(["logits"], takes)
     whole = outputs_of(model, {key: value[rest] for key, value in feeds.items()})
     np.testing.assert_allclose(logits, whole["logits"], atol=1e-5)

@@ -262,9 +262,11 @@ def written(path, text, mode=0o600):
 
 def issued(folder, authority):
     """A certificate for localhost and its key, in files."""
-    made = authority.issue_cert("localhost")
-    certificate = written(folder / "cert.pem", made.cert_chain_pems[0].bytes())
-    return TlsFiles(certificate, written(folder / "key.pem", made.private_key_pem.bytes()))
+    issued_certificate = authority.issue_cert("localhost")
+    certificate = written(folder / "cert.pem", issued_certificate.cert_chain_pems[0].bytes())
+    return TlsFiles(
+        certificate, written(folder / "key.pem", issued_certificate.private_key_pem.bytes())
+    )
 
 
 def test_a_new_token_is_taken_and_a_bad_one_is_not(tmp_path, caplog):

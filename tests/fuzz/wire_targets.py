@@ -144,11 +144,11 @@ def json_examples() -> list[bytes]:
             b"",
         ),
     ]  # fmt: skip
-    made = []
+    examples = []
     for document, tail in cases:
         head = json.dumps(document).encode()
-        made.append(b"%d\n" % len(head) + head + tail if tail else b"-\n" + head)
-    return [*made, b"0\nraw bytes"]
+        examples.append(b"%d\n" % len(head) + head + tail if tail else b"-\n" + head)
+    return [*examples, b"0\nraw bytes"]
 
 
 def change_json_call(data: bytes, chance: random.Random) -> bytes:
@@ -197,18 +197,18 @@ def _echo(call: InferCall) -> InferReply:
 
 
 def grpc_examples() -> list[bytes]:
-    made = []
+    examples = []
     for data in json_examples()[:-1]:
         length, _, body = data.partition(b"\n")
         size = int(length) if length.isdigit() else None
-        made.append(encode_call(parse_infer("m", "1", body, size)[0]))
+        examples.append(encode_call(parse_infer("m", "1", body, size)[0]))
     typed = ModelInferRequest(model_name="m", id="typed")
     tensor = typed.inputs.add(name="x", datatype="INT32", shape=[2])
     tensor.contents.int_contents.extend([1, -2])
     text = typed.inputs.add(name="s", datatype="BYTES", shape=[1])
     text.contents.bytes_contents.append(b"abc")
     typed.parameters["timeout"].int64_param = 5
-    return [*made, typed.SerializeToString()]
+    return [*examples, typed.SerializeToString()]
 
 
 def run_grpc(data: bytes) -> None:
@@ -426,13 +426,13 @@ def run_jpeg(data: bytes) -> None:
 def frame_examples() -> list[bytes]:
     infer = ModelInferRequest.FromString(grpc_examples()[0])
     hello = Hello(model="m", version="1", rate=10, slo_ms=100, accuracy_floor=0.5, weight=2)
-    made = (
+    messages = (
         ClientMessage(hello=hello),
         ClientMessage(announcement=Announcement(id=3, bytes=9, age_us=5, width=2, height=2)),
         ClientMessage(frame=Frame(id=3, bytes_per_s=1e6, request=infer)),
         ClientMessage(frame=Frame(id=2**63, request=infer)),
     )
-    return [message.SerializeToString() for message in made]
+    return [message.SerializeToString() for message in messages]
 
 
 def run_frames(data: bytes) -> None:

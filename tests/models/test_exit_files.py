@@ -80,10 +80,10 @@ def test_ramps_of_a_model_that_has_changed_are_refused(definition: ModelDefiniti
 
 def test_a_deleted_model_stays_deleted(definition: ModelDefinition) -> None:
     folder = ProfileStore().exits_folder(definition)
-    made = manifest(definition)
+    stored = manifest(definition)
     shutil.rmtree(definition.folder)
     with pytest.raises(ExitError, match=r"m/1: ramps cannot be saved: No such file"):
-        save_ramps(definition, folder, made)
+        save_ramps(definition, folder, stored)
     assert not definition.folder.exists()
 
 

@@ -142,8 +142,8 @@ def test_each_size_learns_from_its_own_batches() -> None:
 
 
 def pools(*p99_s: float) -> list[PreparedPool]:
-    made = [ClassedTimes(LatencyTable.flat(seconds, 1)) for seconds in p99_s]
-    return [PreparedPool(NOTHING, NOTHING, NOTHING, times) for times in made]
+    times_of_pools = [ClassedTimes(LatencyTable.flat(seconds, 1)) for seconds in p99_s]
+    return [PreparedPool(NOTHING, NOTHING, NOTHING, times) for times in times_of_pools]
 
 
 @pytest.mark.parametrize(("slo", "chosen"), [(None, 2), (1.0, 2), (0.1, 1), (0.05, 0), (0.001, 0)])
@@ -154,8 +154,8 @@ def test_at_first_the_most_accurate_serves_that_takes_half_of_the_objective(
 
 
 def family(*nbytes: int, resident: int = 5, memory: int | None = None) -> Family:
-    made = [FamilyVariant(f"v{i}", (i + 1) / 10, nbytes=size) for i, size in enumerate(nbytes)]
-    return Family(tuple(made), resident=resident, memory=memory)
+    variants = [FamilyVariant(f"v{i}", (i + 1) / 10, nbytes=size) for i, size in enumerate(nbytes)]
+    return Family(tuple(variants), resident=resident, memory=memory)
 
 
 def test_sizes_are_all_loaded_and_files_as_far_as_a_lane_has_room() -> None:

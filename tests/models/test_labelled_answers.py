@@ -25,8 +25,8 @@ def outputs(**arrays: Any) -> tuple[tuple[tuple[int, ...], bytes], ...]:
 
 
 def interface(**specs: tuple[Datatype, tuple[int, ...]]) -> ModelInterface:
-    made = tuple(TensorSpec(name, *details) for name, details in specs.items())
-    return ModelInterface((SPEC,), made, 4)
+    outputs_declared = tuple(TensorSpec(name, *details) for name, details in specs.items())
+    return ModelInterface((SPEC,), outputs_declared, 4)
 
 
 def labelled(*truths: Any) -> list[LabelledImage]:

@@ -150,10 +150,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--area", action="append", choices=[area.name for area in AREAS])
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name has TEXT")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # forked processes end with this one
-    ends = time.monotonic() + asked.minutes * 60.0
-    areas = [area for area in AREAS if not asked.area or area.name in asked.area]
+    ends = time.monotonic() + options.minutes * 60.0
+    areas = [area for area in AREAS if not options.area or area.name in options.area]
     equivalent = _equivalent()
     names: set[str] = set()
     pool: list[tuple[Area, Mutant]] = []
@@ -163,12 +163,12 @@ def main() -> int:
                 path = str(file.relative_to(SOURCE))
                 for mutant in [] if path in NOT_CHANGED else mutants_of(path, file.read_text()):
                     names.add(mutant.name)
-                    if mutant.name not in equivalent and asked.only in mutant.name:
+                    if mutant.name not in equivalent and options.only in mutant.name:
                         pool.append((area, mutant))
-    if not asked.area and (gone := sorted(equivalent - names)):
+    if not options.area and (gone := sorted(equivalent - names)):
         print("equivalent.txt names faults that are gone:", *gone, sep="\n  ")
         return 2
-    drawn = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
+    drawn = random.Random(options.seed).sample(pool, min(options.count, len(pool)))
     print(f"{len(drawn)} of {len(pool)} faults, {len(equivalent)} listed as equivalent")
     limits: dict[tuple[str, ...], Limits] = {}
     for stage, first in {tests: area for area, _ in drawn for tests in area.tests}.items():
@@ -177,7 +177,7 @@ def main() -> int:
             print("tests fail without any fault, mend them first: pytest", *stage)
             return 2
         limits[stage] = unchanged
-    judged = list(_judged(drawn, limits, asked.jobs, ends))
+    judged = list(_judged(drawn, limits, options.jobs, ends))
     return _report(areas, judged, len(drawn))
 
 

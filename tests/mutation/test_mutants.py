@@ -43,8 +43,8 @@ def mutants() -> ModuleType:
 
 
 def test_faults_are_about_behaviour_and_have_names_without_lines(mutants: ModuleType) -> None:
-    made = mutants.mutants_of("gate.py", SOURCE)
-    assert {mutant.name for mutant in made} == {
+    drawn = mutants.mutants_of("gate.py", SOURCE)
+    assert {mutant.name for mutant in drawn} == {
         "gate.py Gate.open: 3 -> 4",
         "gate.py Gate.open: x < 5 -> x <= 5",
         "gate.py Gate.open: 5 -> 6",
@@ -81,10 +81,10 @@ def test_every_area_has_modules_and_tests(mutants: ModuleType, monkeypatch) -> N
     spec.loader.exec_module(main)
     for area in main.AREAS:
         assert [module for module in area.modules if not list(main.SOURCE.glob(module))] == []
-        asked = [
+        folders = [
             argument for stage in area.tests for argument in stage if argument.startswith("tests/")
         ]
-        assert [path for path in asked if not (main.ROOT / path).is_dir()] == []
+        assert [path for path in folders if not (main.ROOT / path).is_dir()] == []
     assert [path for path in main.NOT_CHANGED if not (main.SOURCE / path).exists()] == []
     listed = {name.partition(" ")[0] for name in main._equivalent()}
     assert [path for path in listed if not (main.SOURCE / path).exists()] == []

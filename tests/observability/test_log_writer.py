@@ -44,10 +44,10 @@ class Pipe:
 
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
-    made = Pipe()
-    yield made
-    made.reading.close()
-    made.writing.close()
+    pipe = Pipe()
+    yield pipe
+    pipe.reading.close()
+    pipe.writing.close()
 
 
 def test_a_finalizer_may_write_while_a_line_is_taken(pipe: Pipe) -> None:

@@ -562,8 +562,8 @@ def test_a_page_of_many_models_is_made_in_pieces(world: World) -> None:
     """So that one scrape never holds the loop: a family of sixty histograms is several pieces."""
     for number in range(60):
         world.load(f"m{number}")
-    whole, made, turns = [], world.metrics.pieces(), []
-    for piece in made:
+    whole, pieces, turns = [], world.metrics.pieces(), []
+    for piece in pieces:
         whole.append(piece)
         turns.append(piece.count(b"\n"))
     assert len(turns) > 20

@@ -99,8 +99,8 @@ class SteppedPlanners:
         self.now = 0.0
         self.starting: list[int] = []
 
-    def _note_fault(self, what: str, error: BaseException, fatal: bool = False) -> None:
-        self.faults.append(f"{what}: {error!r}")
+    def _note_fault(self, subject: str, error: BaseException, fatal: bool = False) -> None:
+        self.faults.append(f"{subject}: {error!r}")
 
     def turn(self, *events: Any, at: float | None = None, after: float = 0.0) -> list[Command]:
         """One turn of a driver, `at` a moment or `after` so many seconds: its commands."""

@@ -195,7 +195,9 @@ class TestASlowPlanner:
         caps = Caps()
         faults: list[str] = []
         runtime = Runtime(
-            Engine(parts), (caps,), on_fault=lambda what, error, fatal=False: faults.append(what)
+            Engine(parts),
+            (caps,),
+            on_fault=lambda subject, error, fatal=False: faults.append(subject),
         )
         stated = {"m": Capped()}
         runtime.handle([PlanChanged(runtime.rebase(BASE, stated, now=0.0))], now=0.0)

@@ -286,9 +286,9 @@ def test_learnt_classes_can_be_written_and_read() -> None:
     again.load(data)
     assert again.export() == times.export()
     for name, hint in (("short", 10.0), ("long", None)):
-        there = times.of(1, 1, [request(name, hint)])
-        here = again.of(1, 1, [request(name, hint)])
-        assert here.expected == pytest.approx(there.expected, rel=0.05)
+        before = times.of(1, 1, [request(name, hint)])
+        after = again.of(1, 1, [request(name, hint)])
+        assert after.expected == pytest.approx(before.expected, rel=0.05)
 
 
 @pytest.mark.parametrize(

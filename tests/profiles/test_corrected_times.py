@@ -57,18 +57,18 @@ def test_monotone_in_rows_and_cores_whatever_was_seen(
         times.observe(seconds, (), rows, cores)
     for cores, more_cores in pairwise((1, 2, 3, 5, 8, 16, 20)):
         for rows, more_rows in pairwise((1, 2, 3, 7, 20, 64, 80, 200)):
-            here = times.of(rows, cores)
+            base = times.of(rows, cores)
             fuller = times.of(more_rows, cores)
-            assert here.expected <= fuller.expected * TOLERANCE
-            assert here.p99 <= fuller.p99 * TOLERANCE
-            assert here.quantile(level) <= fuller.quantile(level) * (1 + 1e-9)
-            assert here.on_time(budget) >= fuller.on_time(budget) - 1e-9
+            assert base.expected <= fuller.expected * TOLERANCE
+            assert base.p99 <= fuller.p99 * TOLERANCE
+            assert base.quantile(level) <= fuller.quantile(level) * (1 + 1e-9)
+            assert base.on_time(budget) >= fuller.on_time(budget) - 1e-9
             faster = times.of(rows, more_cores)
-            assert here.expected * TOLERANCE >= faster.expected
-            assert here.p99 * TOLERANCE >= faster.p99
-            assert here.quantile(level) * (1 + 1e-9) >= faster.quantile(level)
-            assert here.p99 > here.expected
-            assert here.on_time(here.quantile(level)) == pytest.approx(level, abs=1e-6)
+            assert base.expected * TOLERANCE >= faster.expected
+            assert base.p99 * TOLERANCE >= faster.p99
+            assert base.quantile(level) * (1 + 1e-9) >= faster.quantile(level)
+            assert base.p99 > base.expected
+            assert base.on_time(base.quantile(level)) == pytest.approx(level, abs=1e-6)
 
 
 @given(st.from_type(LatencyTable), OBSERVATIONS)
@@ -154,13 +154,13 @@ def test_a_drift_is_not_taken_for_scatter(resnet: LatencyTable) -> None:
 def test_predictions_stand_still_until_the_revision_rises(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     rng = np.random.default_rng(3)
-    asked = [(rows, cores) for rows in (1, 3, 8, 40) for cores in (1, 2)]
-    before, revision = [times.of(*at) for at in asked], times.revision
+    points = [(rows, cores) for rows in (1, 3, 8, 40) for cores in (1, 2)]
+    before, revision = [times.of(*at) for at in points], times.revision
     rose = 0
     for _ in range(400):
         rows = int(rng.integers(1, 33))
         times.observe(resnet.expected(rows, 1) * math.exp(0.1 * rng.standard_normal()), (), rows, 1)
-        after = [times.of(*at) for at in asked]
+        after = [times.of(*at) for at in points]
         if times.revision == revision:
             assert after == before
         else:

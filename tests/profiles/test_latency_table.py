@@ -102,10 +102,10 @@ def test_a_column_that_is_left_out_comes_back() -> None:
         grid = [[model.seconds(size, count) for count in cores] for size in sizes]
         return LatencyTable.from_grid(sizes, cores, grid, grid)
 
-    for batches, asked in (((1, 2, 8, 16), 4), ((1, 2, 4, 8), 16), ((2, 4, 8), 1), ((1, 2), 3)):
+    for batches, cores in (((1, 2, 8, 16), 4), ((1, 2, 4, 8), 16), ((2, 4, 8), 1), ((1, 2), 3)):
         for rows in (1, 3, 16):
-            expected = table(*batches).expected(rows, asked)
-            assert expected == pytest.approx(model.seconds(rows, asked), rel=1e-6)
+            expected = table(*batches).expected(rows, cores)
+            assert expected == pytest.approx(model.seconds(rows, cores), rel=1e-6)
 
 
 def test_beyond_twice_the_most_cores_no_more_is_gained() -> None:

@@ -100,8 +100,8 @@ def test_learnt_times_survive_a_file() -> None:
 
 def test_it_is_what_engine_and_schedulers_ask() -> None:
     times = ShapedTimes(TABLE, REFERENCE)
-    asked: BatchTimes = times
-    assert asked.learns
+    batch_times: BatchTimes = times
+    assert batch_times.learns
 
 
 @pytest.mark.parametrize("seed", range(5))

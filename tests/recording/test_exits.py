@@ -117,10 +117,10 @@ def test_a_run_with_exits_is_replayed_to_the_bit(tmp_path: Path, mode: ExitMode)
     replayed = replay(recording)
     assert replayed.difference is None
     times = replayed.engine.snapshot().pools[POOL].times
-    here = run.engine.snapshot().pools[POOL].times
+    pool_times = run.engine.snapshot().pools[POOL].times
     assert isinstance(times, ExitTimes)
-    assert times.revision == here.revision
-    assert times.of(2, 1).quantile(0.3) == here.of(2, 1).quantile(0.3)
+    assert times.revision == pool_times.revision
+    assert times.of(2, 1).quantile(0.3) == pool_times.of(2, 1).quantile(0.3)
 
 
 def changes_of(path: Path) -> tuple[list[ExitsChanged], str]:

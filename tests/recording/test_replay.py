@@ -293,10 +293,10 @@ def test_a_batch_that_has_run_is_told_of_with_what_was_predicted(
     runs = {decision.batch.id: decision for decision in all_decisions if isinstance(decision, Ran)}
     assert {end.batch.id for end in ends} == set(runs)
     for end in ends:
-        asked = runs[end.batch.id].proposal
-        assert asked is not None
-        assert asked.chosen is not None
-        assert (end.expected, end.p99) == (asked.chosen.expected, asked.p99)
+        proposal = runs[end.batch.id].proposal
+        assert proposal is not None
+        assert proposal.chosen is not None
+        assert (end.expected, end.p99) == (proposal.chosen.expected, proposal.p99)
         assert end.took == pytest.approx(end.now - runs[end.batch.id].now)
     text = next(lines(ends[0], begin=0.0))
     assert f"took {1e3 * ends[0].took:.2f} ms; expected " in text

@@ -63,7 +63,7 @@ class House:
             engine(),
             planners or (ScalingPlanner(cores),),
             watch=lambda events, now, commands: self.told.append(tuple(events)),
-            on_fault=lambda what, error, fatal=False: self.faults.append(what),
+            on_fault=lambda subject, error, fatal=False: self.faults.append(subject),
             stopwatch=time.perf_counter,
         )
 
@@ -79,9 +79,9 @@ class House:
 @pytest.fixture
 def house() -> House:
     """One scaled model, deployed at 1.0."""
-    made = House()
-    made.serve(BASE, STATED, now=1.0)
-    return made
+    house = House()
+    house.serve(BASE, STATED, now=1.0)
+    return house
 
 
 STATED = {"m": ScaledModel(ScalingLimits(1, 2, batch_max=4), "static")}
@@ -120,22 +120,22 @@ def test_a_planner_that_fails_keeps_no_other_from_planning(
         (LaneSpec("a", (0,)), LaneSpec("b", (1,))),
         (Deployment(PoolId("a", "1"), "a", 4), Deployment(PoolId("b", "1"), "b", 4)),
     )
-    made = House(cores=(0, 1, 2))
+    house = House(cores=(0, 1, 2))
     models = {
         "a": ScaledModel(ScalingLimits(1, 2, batch_max=4), "horizontal"),
         "b": ScaledModel(ScalingLimits(1, 2, batch_max=4), "static"),
     }
     monkeypatch.setattr(Horizontal, "decide", lambda *_, **__: 1 / 0)
-    made.serve(base, models, now=1.0)
-    assert len(made.turn(TimerFired(), now=2.0)) == 1
-    assert made.faults == ["planning failed: a keeps its last target for 10 s"]
-    assert made.runtime.next_wakeup() == 1.0, "the other one waits to be asked"
-    plan, _ = made.turn(TimerFired(), now=2.0)
+    house.serve(base, models, now=1.0)
+    assert len(house.turn(TimerFired(), now=2.0)) == 1
+    assert house.faults == ["planning failed: a keeps its last target for 10 s"]
+    assert house.runtime.next_wakeup() == 1.0, "the other one waits to be asked"
+    plan, _ = house.turn(TimerFired(), now=2.0)
     assert isinstance(plan, PlanChanged)
     assert {lane.name: len(lane.cores) for lane in plan.plan.lanes} == {"a": 1, "b": 2}
     for now in (3.0, 4.0, 2.0 + PAUSE_S):
-        made.turn(TimerFired(), now=now)
-    assert len(made.faults) == 2
+        house.turn(TimerFired(), now=now)
+    assert len(house.faults) == 2
 
 
 def test_a_load_after_a_fault_plans_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,42 +200,42 @@ class Listener(Planner):
 
 def test_planners_hear_of_sessions_and_the_engine_does_not() -> None:
     planner = Listener()
-    made = House(planner)
-    made.serve(BASE, {}, now=1.0)
+    house = House(planner)
+    house.serve(BASE, {}, now=1.0)
     joined, left = SessionOpened("s:1", "m", 10.0, 0.1), SessionClosed("s:1")
     timer = TimerFired()
-    assert made.turn(joined, timer, left, now=2.0) == (timer,)
+    assert house.turn(joined, timer, left, now=2.0) == (timer,)
     assert planner.heard == [joined, left]
-    assert made.turn(SessionMeasured("s:1", 1e6, 0.01, 0.1), now=2.0) == ()
+    assert house.turn(SessionMeasured("s:1", 1e6, 0.01, 0.1), now=2.0) == ()
 
 
 def test_sessions_are_heard_of_while_planning_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Listener()
-    made = House(planner, ScalingPlanner((0, 1)))
-    made.serve(BASE, STATED, now=1.0)
+    house = House(planner, ScalingPlanner((0, 1)))
+    house.serve(BASE, STATED, now=1.0)
     monkeypatch.setattr(ScalingPlanner, "observe", lambda *_, **__: 1 / 0)
-    made.turn(TimerFired(), now=2.0)
-    assert made.faults == ["planning failed: keeping the current plan for 10 s"]
+    house.turn(TimerFired(), now=2.0)
+    assert house.faults == ["planning failed: keeping the current plan for 10 s"]
     refused = RampsRefused(PoolId("m", "1"), "it has no position")
-    made.turn(SessionClosed("s:1"), refused, now=3.0)
+    house.turn(SessionClosed("s:1"), refused, now=3.0)
     assert planner.heard == [SessionClosed("s:1"), refused]
 
 
 def test_a_planner_that_cannot_hear_of_a_session_costs_no_events() -> None:
     planner = Listener()
     planner.broken = True
-    made = House(planner)
-    made.serve(BASE, {}, now=1.0)
-    assert made.turn(SessionClosed("s:1"), TimerFired(), now=2.0) == (TimerFired(),)
-    assert made.faults == ["a planner could not handle events of sessions"]
-    made.turn(RampsRefused(PoolId("m", "1"), "it has no position"), now=2.0)
-    assert made.faults[1:] == ["a planner could not handle events of early exits"]
+    house = House(planner)
+    house.serve(BASE, {}, now=1.0)
+    assert house.turn(SessionClosed("s:1"), TimerFired(), now=2.0) == (TimerFired(),)
+    assert house.faults == ["a planner could not handle events of sessions"]
+    house.turn(RampsRefused(PoolId("m", "1"), "it has no position"), now=2.0)
+    assert house.faults[1:] == ["a planner could not handle events of early exits"]
 
 
 def test_planners_hear_of_exits_and_the_engine_does_not() -> None:
     planner = Listener()
-    made = House(planner)
-    made.serve(BASE, {}, now=1.0)
+    house = House(planner)
+    house.serve(BASE, {}, now=1.0)
     refused = RampsRefused(PoolId("m", "1"), "it has no position")
-    assert made.turn(refused, TimerFired(), now=2.0) == (TimerFired(),)
+    assert house.turn(refused, TimerFired(), now=2.0) == (TimerFired(),)
     assert planner.heard == [refused]

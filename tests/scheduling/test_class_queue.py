@@ -103,9 +103,9 @@ def test_it_is_what_sorting_gives(steps, crowded: int) -> None:
         queue = DeadlineQueue()
         index: ClassQueue | None = None
         naive: list[Request] = []
-        for id, (step, what) in enumerate(steps):
+        for id, (step, argument) in enumerate(steps):
             if step == "add":
-                deadline, rows, penalty, signature, name = what
+                deadline, rows, penalty, signature, name = argument
                 request = Request(
                     id=id,
                     model="m",
@@ -119,10 +119,10 @@ def test_it_is_what_sorting_gives(steps, crowded: int) -> None:
                 queue.add(request)
                 naive.append(request)
             elif step == "remove":
-                queue.remove(what)
-                naive = [request for request in naive if request.id not in what]
+                queue.remove(argument)
+                naive = [request for request in naive if request.id not in argument]
             else:
-                classes = what
+                classes = argument
                 index = queue.index = ClassQueue(classes, queue.order)
                 queue.sort_by(by_class(index.class_of))
             if index is not None:

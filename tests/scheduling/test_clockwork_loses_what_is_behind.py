@@ -14,8 +14,8 @@ from slacktide_papers.policies.clockwork import Clockwork, ClockworkOptions, Rec
 
 def clockwork(lab: SimpleNamespace, **options: object) -> Clockwork:
     times = lab.LogNormalTimes(lambda rows: 0.01 * rows)
-    made = ClockworkOptions(**{"admission": False, **options})
-    return Clockwork(made, max_batch=8, times=times, view=lab.LaneView())
+    all_options = ClockworkOptions(**{"admission": False, **options})
+    return Clockwork(all_options, max_batch=8, times=times, view=lab.LaneView())
 
 
 def ids(proposal: object) -> list[int]:

@@ -66,8 +66,8 @@ class Unlike(FixedTimes):
 
 
 def of_classes(lab: SimpleNamespace, times: Unlike | None = None, **options: object) -> Edf:
-    made = EdfOptions(**{"admission": False, **options})
-    return Edf(made, max_batch=8, times=times or Unlike(), view=lab.LaneView())
+    all_options = EdfOptions(**{"admission": False, **options})
+    return Edf(all_options, max_batch=8, times=times or Unlike(), view=lab.LaneView())
 
 
 def time_of(members: Sequence[Request], guarantee: str) -> float:
@@ -101,13 +101,15 @@ def test_with_classes_it_takes_in_order_all_that_keep_its_head(lab, guarantee: s
     for id, (deadline, application, rows) in enumerate(some):
         request = lab.request(id, deadline, application=application, rows=rows)
         assert scheduler.add(request, now=0.0) is None
-    asked = list(scheduler.pending())
-    hopeless = {request.id for request in asked if time_of([request], guarantee) > request.deadline}
-    if any(abs(time_of([request], guarantee) - request.deadline) < 1e-4 for request in asked):
+    requests = list(scheduler.pending())
+    hopeless = {
+        request.id for request in requests if time_of([request], guarantee) > request.deadline
+    }
+    if any(abs(time_of([request], guarantee) - request.deadline) < 1e-4 for request in requests):
         return
     assert {id for id, _ in scheduler.expire(now=0.0)} == hopeless
     kept: list[Request] = []
-    for candidate in asked:
+    for candidate in requests:
         if candidate.id in hopeless or sum(member.rows for member in (*kept, candidate)) > 8:
             continue
         need = time_of([*kept, candidate], guarantee)
@@ -174,8 +176,8 @@ def test_classes_may_be_forgotten_at_any_time(lab) -> None:
         assert scheduler.expire(now=0.0) == []
         times.classed, times.revision = False, times.revision + 1
         if next_call == "add":
-            asked = [lab.request(9 + id, 2 * anybody, application="short") for id in range(20)]
-            reasons = [scheduler.add(request, now=0.0) for request in asked]
+            requests = [lab.request(9 + id, 2 * anybody, application="short") for id in range(20)]
+            reasons = [scheduler.add(request, now=0.0) for request in requests]
             assert reasons[0] is None
             assert reasons[-1] is Reason.BEHIND_WORK
         elif next_call == "expire":
@@ -186,14 +188,14 @@ def test_classes_may_be_forgotten_at_any_time(lab) -> None:
 
 def test_where_all_are_alike_no_batch_is_asked_about_by_its_members(lab) -> None:
     times = lab.LogNormalTimes(lambda rows: 0.01 * rows)
-    asked = []
-    times.forecast = lambda *batch: asked.append(batch)
+    forecasts = []
+    times.forecast = lambda *batch: forecasts.append(batch)
     scheduler = Edf(EdfOptions(), max_batch=8, times=times, view=lab.LaneView())
     for id in range(4):
         scheduler.add(lab.request(id, 1.0, application=f"app-{id}"), now=0.0)
     assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 1, 2, 3]
     assert scheduler.expire(now=0.995) != ()
-    assert asked == []
+    assert forecasts == []
 
 
 def test_who_cannot_be_on_time_even_alone_is_given_up(lab) -> None:
@@ -260,14 +262,14 @@ def test_requests_are_sorted_anew_only_where_their_classes_change(lab) -> None:
     alike = lab.LogNormalTimes(lambda rows: 0.01 * rows)
     unlike = Unlike()
     for times, most in ((alike, 0), (unlike, 1)):
-        made = Edf(EdfOptions(), max_batch=8, times=times, view=lab.LaneView())
-        kinds = [made._timed.kinds]
-        made.add(lab.request(0, 9.0, application="short"), now=0.0)
+        edf = Edf(EdfOptions(), max_batch=8, times=times, view=lab.LaneView())
+        kinds = [edf._timed.kinds]
+        edf.add(lab.request(0, 9.0, application="short"), now=0.0)
         for _ in range(3):
             times.revision += 1
             if times is unlike:  # The same classes, on another machine.
                 times._classes = replace(times._classes, latency=BatchLatency(0.006, 0.001))
-            assert made.expire(now=0.0) == []
-            if made._timed.kinds is not kinds[-1]:
-                kinds.append(made._timed.kinds)
+            assert edf.expire(now=0.0) == []
+            if edf._timed.kinds is not kinds[-1]:
+                kinds.append(edf._timed.kinds)
         assert len(kinds) - 1 == most

@@ -76,12 +76,12 @@ class TakesAll(Fifo):
 
 
 class Explains(Fifo):
-    def outlook(self, asked, *, now):
+    def outlook(self, arrival, *, now):
         return 0.5, 1.5
 
 
 class ExplainsBadly(Fifo):
-    def outlook(self, asked, *, now):
+    def outlook(self, arrival, *, now):
         return "soon"
 
 
@@ -93,10 +93,10 @@ def guarded(lab, monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setitem(POLICIES, "own", Registered("own", FifoOptions, kind, built_in=False))
         failures: list[str] = []
         times = lab.LogNormalTimes(lab.residual)
-        made = make_scheduler(
+        guarded_scheduler = make_scheduler(
             "own", options, max_batch=8, times=times, view=lab.LaneView(), failed=failures.append
         )
-        return made, failures
+        return guarded_scheduler, failures
 
     return make
 

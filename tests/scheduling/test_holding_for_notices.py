@@ -229,25 +229,27 @@ class TestTrust:
     @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 1.0), st.booleans()), max_size=40))
     def test_an_awaited_notice_is_ahead_and_known(self, steps) -> None:
         announcements = Announcements()
-        here: dict[int, Notice] = {}
+        noticed: dict[int, Notice] = {}
         now = 0.0
         for id, number, comes in steps:
             now += number / 10
-            if id in here:
-                del here[id]
+            if id in noticed:
+                del noticed[id]
                 if comes:
                     announcements.arrived(id, now=now)
                 else:
                     assert announcements.withdraw(id)
             else:
-                here[id] = notice(id, now + number, at=now, client=str(id % 3), best_effort=id == 9)
-                announcements.add(here[id])
+                noticed[id] = notice(
+                    id, now + number, at=now, client=str(id % 3), best_effort=id == 9
+                )
+                announcements.add(noticed[id])
             soon = announcements.soon(0.5, now=now)
-            assert announcements.by_id == here
+            assert announcements.by_id == noticed
             assert [notice.complete_at for notice in soon] == sorted(
                 notice.complete_at for notice in soon
             )
             for awaited in soon:
-                assert here[awaited.id] is awaited
+                assert noticed[awaited.id] is awaited
                 assert now < awaited.complete_at <= now + 0.5
                 assert not awaited.best_effort

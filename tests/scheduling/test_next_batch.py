@@ -60,11 +60,11 @@ def slack_on(lab: SimpleNamespace, law: Any = fixed_and_rows, **options: object)
 
 def full_lane(lab: SimpleNamespace, law: Any = fixed_and_rows, **options: object) -> Any:
     """A batch runs for 20 ms more, and two requests wait that then have 30 ms."""
-    made = slack_on(lab, law, **options)
-    made.lane.free_at = 0.020
+    bench = slack_on(lab, law, **options)
+    bench.lane.free_at = 0.020
     for id in (0, 1):
-        made.it.add(came(id, 0.050), now=0.0)
-    return made
+        bench.it.add(came(id, 0.050), now=0.0)
+    return bench
 
 
 def test_a_request_that_a_larger_batch_has_time_for_needs_no_place(lab) -> None:
@@ -133,22 +133,22 @@ def test_an_admitted_request_would_be_on_time_in_a_batch_that_gains(
 
 
 def test_slack_admits_it_and_keeps_it_until_the_next_batch_begins(lab) -> None:
-    made = full_lane(lab)
-    assert made.it.add(came(7, 0.0495), now=0.0) is Reason.BEHIND_WORK
+    bench = full_lane(lab)
+    assert bench.it.add(came(7, 0.0495), now=0.0) is Reason.BEHIND_WORK
     for id in (2, 3, 4):
-        assert made.it.add(came(id, 0.0605, 0.001), now=0.001) is None
+        assert bench.it.add(came(id, 0.0605, 0.001), now=0.001) is None
     running = lab.batch(Proposal((came(9, 1.0),), 1))
-    made.it.ended(running, now=0.020)
-    assert not {2, 3, 4} & dict(made.it.expire(now=0.020)).keys()
-    proposal = made.it.propose(lab.REPLICA, now=0.020)
+    bench.it.ended(running, now=0.020)
+    assert not {2, 3, 4} & dict(bench.it.expire(now=0.020)).keys()
+    proposal = bench.it.propose(lab.REPLICA, now=0.020)
     assert {member.id for member in proposal.members} == {2, 3, 4}
 
 
 @pytest.mark.parametrize("late", [1.0, 0.0])
 def test_where_late_refusals_are_limited_only_the_plan_admits(lab, late: float) -> None:
-    made = full_lane(lab, late_refusals=late)
-    made.it._promises.lost(40)  # slows the plan down, if losses are limited
-    answers = [made.it.add(came(id, 0.0605, 0.001), now=0.001) for id in (2, 3, 4)]
+    bench = full_lane(lab, late_refusals=late)
+    bench.it._promises.lost(40)  # slows the plan down, if losses are limited
+    answers = [bench.it.add(came(id, 0.0605, 0.001), now=0.001) for id in (2, 3, 4)]
     assert (answers == [None] * 3) is (late == 1.0)
 
 

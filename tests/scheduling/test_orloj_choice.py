@@ -33,15 +33,15 @@ CLASSES = classes()
 def scheduler(
     lab: SimpleNamespace, kind: type[Orloj] = Orloj, *, max_batch: int = 8, **options: object
 ) -> Orloj:
-    made = OrlojOptions(**{"admission": False, **options})
-    return kind(made, max_batch=max_batch, times=FixedTimes(CLASSES), view=lab.LaneView())
+    all_options = OrlojOptions(**{"admission": False, **options})
+    return kind(all_options, max_batch=max_batch, times=FixedTimes(CLASSES), view=lab.LaneView())
 
 
 def like(lab: SimpleNamespace, latency: object, **options: object) -> Orloj:
     """One whose pool knows no classes."""
-    made = OrlojOptions(**{"admission": False, **options})
+    all_options = OrlojOptions(**{"admission": False, **options})
     times = lab.LogNormalTimes(latency)
-    return Orloj(made, max_batch=8, times=times, view=lab.LaneView())
+    return Orloj(all_options, max_batch=8, times=times, view=lab.LaneView())
 
 
 def ids(proposal: object) -> list[int]:
@@ -135,17 +135,17 @@ READINGS = ("batch", "own_class", "by_class")
 def test_the_batch_is_that_of_algorithm_1(
     lab, kind: type[Orloj], reading: str, some, b: float
 ) -> None:
-    made = scheduler(lab, kind, delay_rate=b, times=reading)
+    policy = scheduler(lab, kind, delay_rate=b, times=reading)
     now = 1.0
     for id, (slack, application, penalty) in enumerate(some):
         request = lab.request(id, now + slack, application=application, penalty=penalty)
-        assert made.add(request, now=now) is None
-    made.expire(now=now)
-    pending = list(made.pending())
+        assert policy.add(request, now=now) is None
+    policy.expire(now=now)
+    pending = list(policy.pending())
     if not pending:
         return
     size, able = algorithm_1(pending, now=now, text=kind is OrlojText, reading=reading)
-    members = made.propose(lab.REPLICA, now=now).members
+    members = policy.propose(lab.REPLICA, now=now).members
     assert len(members) == size
     scores = {
         request.id: score_of(request, size, now=now, b=b, reading=reading) for request in able
@@ -158,19 +158,19 @@ def test_the_batch_is_that_of_algorithm_1(
 @pytest.mark.parametrize("reading", READINGS)
 @given(requests)
 def test_whoever_cannot_make_a_batch_of_its_own_is_given_up(lab, reading: str, some) -> None:
-    made = scheduler(lab, times=reading)
+    policy = scheduler(lab, times=reading)
     now = 1.0
     hopeless = set()
     for id, (slack, application, _) in enumerate(some):
         request = lab.request(id, now + slack, application=application)
-        made.add(request, now=now)
+        policy.add(request, now=now)
         if slack < line_11(request, 1, reading):
             hopeless.add(id)
-    assert (made.next_expiry() <= now) == bool(hopeless)
-    assert {id for id, _ in made.expire(now=now)} == hopeless
-    assert made.next_expiry() is None or made.next_expiry() > now
-    assert {reason for _, reason in made.expire(now=9.0)} <= {Reason.EXPIRED}
-    assert len(made) == 0
+    assert (policy.next_expiry() <= now) == bool(hopeless)
+    assert {id for id, _ in policy.expire(now=now)} == hopeless
+    assert policy.next_expiry() is None or policy.next_expiry() > now
+    assert {reason for _, reason in policy.expire(now=9.0)} <= {Reason.EXPIRED}
+    assert len(policy) == 0
 
 
 # Examples
@@ -179,71 +179,71 @@ def test_whoever_cannot_make_a_batch_of_its_own_is_given_up(lab, reading: str, s
 def test_the_two_readings_of_line_16(lab) -> None:
     for kind, expected in ((Orloj, [1, 2]), (OrlojText, [0])):
         times = lab.LogNormalTimes(lambda rows: 0.01 * rows)
-        made = kind(OrlojOptions(admission=False), max_batch=8, times=times, view=lab.LaneView())
+        policy = kind(OrlojOptions(admission=False), max_batch=8, times=times, view=lab.LaneView())
         for id, deadline in enumerate([0.015, 0.5, 0.6]):
-            made.add(lab.request(id, deadline), now=0.0)
-        assert sorted(ids(made.propose(lab.REPLICA, now=0.0))) == expected
+            policy.add(lab.request(id, deadline), now=0.0)
+        assert sorted(ids(policy.propose(lab.REPLICA, now=0.0))) == expected
 
 
 def test_a_batch_is_full_or_alone_even_where_rows_are_many(lab) -> None:
-    made = like(lab, lambda rows: 0.01 * rows)
-    assert made.propose(lab.REPLICA, now=0.0) == Idle()
-    made.add(lab.request(0, 1.0, rows=3), now=0.0)
-    assert ids(made.propose(lab.REPLICA, now=0.0)) == [0]  # no size is filled: it runs alone
-    made.add(lab.request(1, 2.0, rows=3), now=0.0)
-    proposal = made.propose(lab.REPLICA, now=0.0)
+    policy = like(lab, lambda rows: 0.01 * rows)
+    assert policy.propose(lab.REPLICA, now=0.0) == Idle()
+    policy.add(lab.request(0, 1.0, rows=3), now=0.0)
+    assert ids(policy.propose(lab.REPLICA, now=0.0)) == [0]  # no size is filled: it runs alone
+    policy.add(lab.request(1, 2.0, rows=3), now=0.0)
+    proposal = policy.propose(lab.REPLICA, now=0.0)
     assert len(proposal.members) == 1  # two would be six rows, and a batch of four takes three
-    made.add(lab.request(2, 3.0, rows=2), now=0.0)
-    proposal = made.propose(lab.REPLICA, now=0.0)
+    policy.add(lab.request(2, 3.0, rows=2), now=0.0)
+    proposal = policy.propose(lab.REPLICA, now=0.0)
     assert (sorted(ids(proposal)), proposal.rows) == ([0, 1, 2], 8)
 
 
 def test_the_costly_go_first_and_shapes_do_not_mix(lab) -> None:
-    made = like(lab, lambda rows: 0.01 * rows)
+    policy = like(lab, lambda rows: 0.01 * rows)
     for id in range(6):
         penalty = 5.0 if id in (3, 5) else 1.0
-        made.add(lab.request(id, 0.025, penalty=penalty, signature=((id % 2,),)), now=0.0)
-    assert sorted(ids(made.propose(lab.REPLICA, now=0.0))) == [3, 5]
+        policy.add(lab.request(id, 0.025, penalty=penalty, signature=((id % 2,),)), now=0.0)
+    assert sorted(ids(policy.propose(lab.REPLICA, now=0.0))) == [3, 5]
 
 
 def test_only_the_shapes_of_the_earliest_deadlines_are_looked_at(lab) -> None:
-    made = like(lab, lambda rows: 0.01 * rows)
+    policy = like(lab, lambda rows: 0.01 * rows)
     for id in range(20):
-        made.add(lab.request(id, 2.0 - id / 100, signature=((id,),)), now=0.0)
-    made.add(lab.request(20, 2.5, penalty=99.0, signature=((20,),)), now=0.0)
-    assert ids(made.propose(lab.REPLICA, now=0.0))[0] in range(12, 20)
+        policy.add(lab.request(id, 2.0 - id / 100, signature=((id,),)), now=0.0)
+    policy.add(lab.request(20, 2.5, penalty=99.0, signature=((20,),)), now=0.0)
+    assert ids(policy.propose(lab.REPLICA, now=0.0))[0] in range(12, 20)
 
 
 def test_the_replica_limits_the_size(lab) -> None:
-    made = scheduler(lab, max_batch=64)
+    policy = scheduler(lab, max_batch=64)
     for id in range(80):
-        made.add(lab.request(id, 9.0), now=0.0)
-    assert len(ids(made.propose(lab.REPLICA, now=0.0))) == 32
+        policy.add(lab.request(id, 9.0), now=0.0)
+    assert len(ids(policy.propose(lab.REPLICA, now=0.0))) == 32
 
 
 def test_best_effort_runs_when_nobody_waits_and_overdue_in_its_share(lab) -> None:
-    made = like(lab, lambda rows: 0.01 * rows, best_effort_share=0.5)
+    policy = like(lab, lambda rows: 0.01 * rows, best_effort_share=0.5)
     for id in (0, 1):
-        made.add(lab.request(id, 1.0, best_effort=True), now=0.0)
-    assert ids(made.propose(lab.REPLICA, now=0.0)) == [0, 1]
-    made.add(lab.request(2, 0.5), now=0.0)
-    assert ids(made.propose(lab.REPLICA, now=0.0)) == [2]
-    made.add(lab.request(3, 9.0), now=1.0)
-    made.expire(now=1.0)
-    overdue = lab.batch(made.propose(lab.REPLICA, now=1.0), now=1.0)
+        policy.add(lab.request(id, 1.0, best_effort=True), now=0.0)
+    assert ids(policy.propose(lab.REPLICA, now=0.0)) == [0, 1]
+    policy.add(lab.request(2, 0.5), now=0.0)
+    assert ids(policy.propose(lab.REPLICA, now=0.0)) == [2]
+    policy.add(lab.request(3, 9.0), now=1.0)
+    policy.expire(now=1.0)
+    overdue = lab.batch(policy.propose(lab.REPLICA, now=1.0), now=1.0)
     assert [member.id for member in overdue.members] == [0, 1]
-    made.take(overdue)
-    made.add(lab.request(4, 1.0, best_effort=True), now=1.0)
-    assert ids(made.propose(lab.REPLICA, now=1.02)) == [3]
-    assert ids(made.propose(lab.REPLICA, now=1.05)) == [4]
-    assert made.expire(now=1.05) == []
+    policy.take(overdue)
+    policy.add(lab.request(4, 1.0, best_effort=True), now=1.0)
+    assert ids(policy.propose(lab.REPLICA, now=1.02)) == [3]
+    assert ids(policy.propose(lab.REPLICA, now=1.05)) == [4]
+    assert policy.expire(now=1.05) == []
 
 
 def test_with_later_steps_a_late_answer_still_counts(lab) -> None:
     plain = like(lab, lambda rows: 0.01 * rows)
     two = like(lab, lambda rows: 0.01 * rows, steps=((0.1, 2.0),))
-    for made in (plain, two):
-        made.add(lab.request(0, 0.005), now=0.0)
+    for policy in (plain, two):
+        policy.add(lab.request(0, 0.005), now=0.0)
     assert plain.expire(now=0.0) == [(0, Reason.HOPELESS)]
     assert two.expire(now=0.0) == []
     assert ids(two.propose(lab.REPLICA, now=0.05)) == [0]
@@ -266,31 +266,31 @@ def test_classes_that_change_sort_everybody_anew(lab) -> None:
         revision = 0
 
     times = Replaceable(CLASSES)
-    made = Orloj(OrlojOptions(admission=False), max_batch=8, times=times, view=lab.LaneView())
+    policy = Orloj(OrlojOptions(admission=False), max_batch=8, times=times, view=lab.LaneView())
     slack = mean_of_batch(1) * 1.1
-    made.admit_moved(lab.request(0, slack, application="short"), now=0.0)
-    made.admit_moved(lab.request(1, slack, application="long"), now=0.0)
-    assert ids(made.propose(lab.REPLICA, now=0.0)) == [0]  # the long one will hardly make it
+    policy.admit_moved(lab.request(0, slack, application="short"), now=0.0)
+    policy.admit_moved(lab.request(1, slack, application="long"), now=0.0)
+    assert ids(policy.propose(lab.REPLICA, now=0.0)) == [0]  # the long one will hardly make it
     swapped = {"short": LENGTHS["long"], "mixed": LENGTHS["mixed"], "long": LENGTHS["short"]}
     shares = {"short": 0.3, "mixed": 0.2, "long": 0.5}
     times._classes = classes_of_samples(swapped, LATENCY, shares=shares, most=3)
     times.revision = 1
-    assert ids(made.propose(lab.REPLICA, now=0.0)) == [1]
+    assert ids(policy.propose(lab.REPLICA, now=0.0)) == [1]
 
 
 def test_it_refuses_at_the_door_what_is_given_up_anyway(lab) -> None:
-    made = scheduler(lab, admission=True)
+    policy = scheduler(lab, admission=True)
     alone = mean_of_batch(1)
-    assert made.add(lab.request(0, 0.99 * alone), now=0.0) is Reason.SHORTER_THAN_ALONE
-    assert made.add(lab.request(1, 1.01 * alone, application="long"), now=0.0) is None
-    assert made.expire(now=0.0) == []
+    assert policy.add(lab.request(0, 0.99 * alone), now=0.0) is Reason.SHORTER_THAN_ALONE
+    assert policy.add(lab.request(1, 1.01 * alone, application="long"), now=0.0) is None
+    assert policy.expire(now=0.0) == []
 
 
 def test_by_class_a_short_request_is_not_refused_for_what_others_take(lab) -> None:
     slack = 0.99 * mean_of_batch(1)  # enough for a short one, too little for one of anybody
     for reading, refused in (("own_class", None), ("batch", Reason.SHORTER_THAN_ALONE)):
-        made = scheduler(lab, admission=True, times=reading)
-        assert made.add(lab.request(0, slack, application="short"), now=0.0) is refused
-        assert made.add(lab.request(1, slack, application="long"), now=0.0) is not None
-        assert len(made) == (refused is None)
-        assert made.expire(now=0.0) == ([] if len(made) else ())
+        policy = scheduler(lab, admission=True, times=reading)
+        assert policy.add(lab.request(0, slack, application="short"), now=0.0) is refused
+        assert policy.add(lab.request(1, slack, application="long"), now=0.0) is not None
+        assert len(policy) == (refused is None)
+        assert policy.expire(now=0.0) == ([] if len(policy) else ())

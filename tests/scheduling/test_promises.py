@@ -28,8 +28,8 @@ def slack_on(lab: SimpleNamespace, **options: object) -> Any:
     return SimpleNamespace(it=scheduler, lane=view)
 
 
-def asked(made: Any, request: Request, *, now: float | None = None) -> Reason | None:
-    reason: Reason | None = made.it.add(request, now=request.arrival if now is None else now)
+def asked(bench: Any, request: Request, *, now: float | None = None) -> Reason | None:
+    reason: Reason | None = bench.it.add(request, now=request.arrival if now is None else now)
     return reason
 
 
@@ -39,86 +39,86 @@ def came(id: int, due: float, arrival: float = 0.0, **fields: Any) -> Request:
 
 def crowded(lab: SimpleNamespace) -> Any:
     """A batch runs for 10 ms; 0 and 1 wait and just fit behind it, and one was refused."""
-    made = slack_on(lab)
-    made.lane.free_at = 0.010
-    assert asked(made, came(0, 0.025)) is None
-    assert asked(made, came(9, 0.024)) is Reason.BEHIND_WORK
-    assert asked(made, came(1, 0.031)) is None
-    return made
+    bench = slack_on(lab)
+    bench.lane.free_at = 0.010
+    assert asked(bench, came(0, 0.025)) is None
+    assert asked(bench, came(9, 0.024)) is Reason.BEHIND_WORK
+    assert asked(bench, came(1, 0.031)) is None
+    return bench
 
 
 def test_none_that_waits_is_made_late_by_a_newcomer(lab) -> None:
-    made = slack_on(lab)
+    bench = slack_on(lab)
     for id in range(3):
-        assert asked(made, came(id, 0.031)) is None
+        assert asked(bench, came(id, 0.031)) is None
     # Due first, and in time if it ran first: then one of the three would not be.
-    assert asked(made, came(3, 0.025)) is Reason.BEHIND_WORK
-    assert asked(made, came(4, 0.041)) is None
-    assert list(made.it.expire(now=0.0)) == []
+    assert asked(bench, came(3, 0.025)) is Reason.BEHIND_WORK
+    assert asked(bench, came(4, 0.041)) is None
+    assert list(bench.it.expire(now=0.0)) == []
 
 
 def test_one_that_costs_more_comes_before_those_that_cost_less(lab) -> None:
-    made = slack_on(lab)
+    bench = slack_on(lab)
     for id in range(3):
-        assert asked(made, came(id, 0.031)) is None
-    assert asked(made, came(3, 0.025, penalty=2.0)) is None
+        assert asked(bench, came(id, 0.031)) is None
+    assert asked(bench, came(3, 0.025, penalty=2.0)) is None
 
 
 def test_a_newcomer_takes_the_place_of_one_that_has_just_come_and_is_due_earlier(lab) -> None:
-    made = crowded(lab)
+    bench = crowded(lab)
     # 10 ms of the batch that runs, 30 ms of work: one of the three is too many.
-    assert asked(made, came(2, 0.034, 0.002)) is None
-    assert made.it.next_expiry() <= 0.002
-    assert made.it.expire(now=0.002) == [(1, Reason.BEHIND_WORK)]
-    assert [request.id for request in made.it.pending()] == [0, 2]
+    assert asked(bench, came(2, 0.034, 0.002)) is None
+    assert bench.it.next_expiry() <= 0.002
+    assert bench.it.expire(now=0.002) == [(1, Reason.BEHIND_WORK)]
+    assert [request.id for request in bench.it.pending()] == [0, 2]
 
 
 def test_none_that_has_waited_longer_gives_its_place(lab) -> None:
-    made = crowded(lab)
+    bench = crowded(lab)
     late = AT_ONCE + 0.001
-    assert asked(made, came(2, 0.038, late)) is Reason.BEHIND_WORK
+    assert asked(bench, came(2, 0.038, late)) is Reason.BEHIND_WORK
 
 
 def test_a_mere_notice_takes_the_place_of_none(lab) -> None:
-    made = crowded(lab)
+    bench = crowded(lab)
     notice = Notice(2, "m", 0.002, 0.034, payload_bytes=9, complete_at=0.003)
-    assert made.it.announce(notice, now=0.002) is Reason.BEHIND_WORK
-    assert list(made.it.expire(now=0.002)) == []
+    assert bench.it.announce(notice, now=0.002) is Reason.BEHIND_WORK
+    assert list(bench.it.expire(now=0.002)) == []
 
 
 def test_one_that_was_withdrawn_after_it_lost_its_place_is_not_named(lab) -> None:
-    made = crowded(lab)
-    assert asked(made, came(2, 0.034, 0.002)) is None
-    assert made.it.remove(1)
-    assert list(made.it.expire(now=0.002)) == []
+    bench = crowded(lab)
+    assert asked(bench, came(2, 0.034, 0.002)) is None
+    assert bench.it.remove(1)
+    assert list(bench.it.expire(now=0.002)) == []
 
 
 def test_after_a_batch_that_took_longer_those_without_a_place_are_given_up(lab) -> None:
-    made = slack_on(lab)
+    bench = slack_on(lab)
     running = lab.batch(Proposal((came(9, 1.0),), 1))
-    made.lane.free_at = 0.010
+    bench.lane.free_at = 0.010
     for id in range(4):
-        assert asked(made, came(id, 0.051)) is None
-    assert asked(made, came(4, 0.0509)) is Reason.BEHIND_WORK
-    made.lane.free_at = 0.025
-    made.it.ended(running, now=0.025)
-    assert made.it.next_expiry() <= 0.025
+        assert asked(bench, came(id, 0.051)) is None
+    assert asked(bench, came(4, 0.0509)) is Reason.BEHIND_WORK
+    bench.lane.free_at = 0.025
+    bench.it.ended(running, now=0.025)
+    assert bench.it.next_expiry() <= 0.025
     # 26 ms are left until the deadline: two fit.
-    assert made.it.expire(now=0.025) == [(2, Reason.CROWDED_OUT), (3, Reason.CROWDED_OUT)]
-    assert len(made.it) == 2
+    assert bench.it.expire(now=0.025) == [(2, Reason.CROWDED_OUT), (3, Reason.CROWDED_OUT)]
+    assert len(bench.it) == 2
 
 
 def test_a_costly_one_is_not_given_up_for_cheaper_ones_ahead_of_it(lab) -> None:
-    made = slack_on(lab)
+    bench = slack_on(lab)
     running = lab.batch(Proposal((came(9, 1.0),), 1))
-    made.lane.free_at = 0.010
+    bench.lane.free_at = 0.010
     for id in range(3):
-        assert asked(made, came(id, 0.050)) is None
-    assert asked(made, came(3, 0.051, penalty=5.0)) is None
-    assert asked(made, came(4, 0.0505), now=2 * AT_ONCE) is Reason.BEHIND_WORK
-    made.it.ended(running, now=0.025)
-    made.lane.free_at = 0.025
-    assert 3 not in dict(made.it.expire(now=0.025))
+        assert asked(bench, came(id, 0.050)) is None
+    assert asked(bench, came(3, 0.051, penalty=5.0)) is None
+    assert asked(bench, came(4, 0.0505), now=2 * AT_ONCE) is Reason.BEHIND_WORK
+    bench.it.ended(running, now=0.025)
+    bench.lane.free_at = 0.025
+    assert 3 not in dict(bench.it.expire(now=0.025))
 
 
 @given(
@@ -135,22 +135,22 @@ def test_a_later_deadline_is_never_refused_where_an_earlier_one_is_let_in(
     answers = []
     dues = [due for due in dues if not pair[0] <= due <= pair[0] + pair[1]]
     for due in (pair[0], pair[0] + pair[1]):
-        made = slack_on(lab)
-        made.lane.free_at = free
-        made.lane.leave = lambda *, now: lambda within: leave * within
+        bench = slack_on(lab)
+        bench.lane.free_at = free
+        bench.lane.leave = lambda *, now: lambda within: leave * within
         for id, other in enumerate(dues):
-            asked(made, came(id, other), now=0.0)
-        answers.append(asked(made, came(100, due, 0.02, rows=rows), now=0.0))
+            asked(bench, came(id, other), now=0.0)
+        answers.append(asked(bench, came(100, due, 0.02, rows=rows), now=0.0))
     assert answers[0] is not None or answers[1] is None
 
 
 @given(due=st.floats(0.0105, 10.0), leave=st.floats(0.0, 1.0))
 def test_none_is_refused_that_fits_by_itself_where_a_lane_is_free(lab, due: float, leave: float):
-    made = slack_on(lab, late_refusals=0.0)
-    made.lane.leave = lambda *, now: lambda within: leave * within
+    bench = slack_on(lab, late_refusals=0.0)
+    bench.lane.leave = lambda *, now: lambda within: leave * within
     for _ in range(200):
-        made.it._promises.lost(1)
-    assert asked(made, came(0, due)) is None
+        bench.it._promises.lost(1)
+    assert asked(bench, came(0, due)) is None
 
 
 @given(

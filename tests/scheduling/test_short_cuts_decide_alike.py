@@ -207,17 +207,17 @@ class CountedTime:
 
 
 def test_a_new_revision_costs_only_the_rows_that_are_asked_for(lab) -> None:
-    asked: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
 
     class Counting(lab.LogNormalTimes):
         def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> CountedTime:
-            return CountedTime(super().of(rows, cores), rows, asked)
+            return CountedTime(super().of(rows, cores), rows, counts)
 
     times = Counting(lab.weight_bound, 0.1)
     scheduler = Slack(SlackOptions(), max_batch=32, times=times, view=lab.LaneView())
     for best_effort in (False, True):
         times.revision += 1
-        asked.clear()
+        counts.clear()
         for id in range(3):
             request = lab.request(id, 5.0 + id, best_effort=best_effort)
             assert scheduler.add(request, now=0.0) is None
@@ -226,5 +226,5 @@ def test_a_new_revision_costs_only_the_rows_that_are_asked_for(lab) -> None:
         assert isinstance(proposal, Proposal)
         assert len(proposal.members) == 3
         scheduler.take(Batch(0, lab.REPLICA, proposal.members, 3, 0.0, 1.0))
-        assert {what for what, _ in asked} == {"expected"}
-        assert {rows for _, rows in asked} == {1, 2, 3}
+        assert {kind for kind, _ in counts} == {"expected"}
+        assert {rows for _, rows in counts} == {1, 2, 3}

@@ -63,8 +63,8 @@ class TestClasses:
     def test_of_batches_worth_the_same_the_first_in_order_runs(self, lab) -> None:
         scheduler, _ = self.make(lab)
         for id, signature in enumerate([((2,),), ((1,),), ((3,),)]):
-            asked = lab.request(id, 0.2, application="a", signature=signature)
-            scheduler.admit_moved(asked, now=0.0)
+            request = lab.request(id, 0.2, application="a", signature=signature)
+            scheduler.admit_moved(request, now=0.0)
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0]
 
     def test_a_best_effort_request_that_is_worth_nothing_yet_does_not_join(self, lab) -> None:
@@ -85,8 +85,8 @@ class TestClasses:
         times = FixedTimes(certain({"a": 0.001}, c0=0.1))
         scheduler = Slack(SlackOptions(lead=0.5), max_batch=2, times=times, view=lab.LaneView())
         for id, signature in enumerate([((1,),), ((2,),)]):
-            asked = lab.request(id, 1.0, application="a", signature=signature)
-            scheduler.admit_moved(asked, now=0.0)
+            request = lab.request(id, 1.0, application="a", signature=signature)
+            scheduler.admit_moved(request, now=0.0)
         notice = Notice(2, "m", 0.0, 1.0, 1, complete_at=0.001, application="a")
         assert scheduler.announce(notice, now=0.0) is None
         assert scheduler.propose(lab.REPLICA, now=0.0) == WaitUntil(0.001)

@@ -371,8 +371,8 @@ def test_small_bodies_that_never_come_do_not_fill_the_queue(monkeypatch):
 def test_how_long_to_wait_is_told_where_a_wait_helps(reason: Reason, waits: bool) -> None:
     def test() -> None:
         bench = Bench()
-        asked = bench.submit()
-        bench.driver.end(asked.id, reason)
+        call = bench.submit()
+        bench.driver.end(call.id, reason)
         (reply,) = bench.replies
         assert reply.retry_after_s == (bench.version.expected_alone if waits else None)
 

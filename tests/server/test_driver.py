@@ -328,7 +328,7 @@ async def test_a_replica_that_is_lost_before_it_is_given_its_batch_is_not_given_
         lost = stage.puppet
         lost.lose("gone")
         await turn()
-        assert not any(asked[0] == "run" for asked in lost.asked)
+        assert not any(order[0] == "run" for order in lost.asked)
 
 
 async def test_a_plan_that_the_engine_cannot_have_is_refused_and_the_one_before_holds():
@@ -473,7 +473,7 @@ async def test_who_waits_is_cancelled_at_once_and_never_runs():
         assert stage.freed == [second]
         stage.puppet.finish(b"aaaa")
         assert list(stage.heard) == [first]
-        assert [asked[0] for asked in stage.puppet.asked] == ["run"]
+        assert [order[0] for order in stage.puppet.asked] == ["run"]
 
 
 async def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait_for_that():
@@ -482,7 +482,7 @@ async def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait
         await turn()
         stage.cancel(ids[0])
         await turn()
-        assert [asked[0] for asked in stage.puppet.asked] == ["run"]
+        assert [order[0] for order in stage.puppet.asked] == ["run"]
         stage.cancel(ids[1])
         await turn()
         assert stage.puppet.asked[1:] == [("abort", stage.puppet.batch)]
@@ -565,7 +565,7 @@ async def test_replicas_hear_of_policies_after_the_batches_that_were_decided_bef
         stage.submit()
         driver.flush()
         driver._carry_out(PublishExits(replica, policy, 0))
-        assert [asked[0] for asked in stage.puppet.asked] == ["run", "publish"]
+        assert [order[0] for order in stage.puppet.asked] == ["run", "publish"]
         stage.puppet.finish(b"aaaa")
 
 
@@ -839,9 +839,9 @@ async def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pau
         await turn()
         running = [lane.running for lane in stage.driver.engine.state.lanes.values()]
         ends = [batch.expected_end for batch in running if batch is not None]
-        (asked,) = brake.asked
-        assert asked["soonest_end"] == min(ends)
-        assert asked["shortest_batch"] == pytest.approx(0.01)
+        (question,) = brake.asked
+        assert question["soonest_end"] == min(ends)
+        assert question["shortest_batch"] == pytest.approx(0.01)
         # Where a report could not end the pause, there is none.
         assert brake.pauses == ([[7, 8]] if None not in descriptors else [])
         await turn()

@@ -129,10 +129,10 @@ async def test_a_folder_that_does_not_answer_costs_one_thread_and_the_index_no_e
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(control_plane, "LISTING_S", 0.0)
-    answers, asked = threading.Event(), []
+    answers, threads = threading.Event(), []
 
     def names() -> tuple[str, ...]:
-        asked.append(threading.current_thread())
+        threads.append(threading.current_thread())
         answers.wait()
         return ("new",)
 
@@ -146,5 +146,5 @@ async def test_a_folder_that_does_not_answer_costs_one_thread_and_the_index_no_e
     monkeypatch.setattr(control_plane, "LISTING_S", 30.0)
     index = await plane.repository_index(ready_only=False)
     assert [entry["name"] for entry in index] == ["broken", "new"]
-    assert threading.main_thread() not in asked
-    assert len(asked) == 1
+    assert threading.main_thread() not in threads
+    assert len(threads) == 1

@@ -50,13 +50,13 @@ class Bench:
         self.version.definition = SimpleNamespace(settings=SimpleNamespace(preprocessing=image))
 
     def open(self, address: str = "10.0.0.1", terms: SessionTerms = TERMS) -> Any:
-        made: list[Any] = []
-        made.append(
+        opened: list[Any] = []
+        opened.append(
             self.sessions.open(
-                terms, address, lambda advice: self.pushed.append((made[0].id, advice))
+                terms, address, lambda advice: self.pushed.append((opened[0].id, advice))
             )
         )
-        return made[0]
+        return opened[0]
 
     def plan(self, **variants: str) -> None:
         """Sessions by number → variant, in force; then every turn there is to take."""

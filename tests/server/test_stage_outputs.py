@@ -45,8 +45,8 @@ def tensor(array: Any) -> Any:
     return array.shape, encode_strings(array) if strings else array.tobytes()
 
 
-def back(spec: TensorSpec, made: Any) -> Any:
-    shape, data = made
+def back(spec: TensorSpec, result: Any) -> Any:
+    shape, data = result
     if spec.datatype is Datatype.BYTES:
         elements, at = [], 0
         while at < len(data):
@@ -62,14 +62,16 @@ def back(spec: TensorSpec, made: Any) -> Any:
 def found(**arrays: Any) -> StageArrays:
     types = {"f": Datatype.FP32, "i": Datatype.INT64, "O": Datatype.BYTES}
     sized = {"i4": Datatype.INT32}
-    made = {name: np.asarray(values) for name, values in arrays.items()}
+    arrays_ = {name: np.asarray(values) for name, values in arrays.items()}
     specs = [
         TensorSpec(
             name, sized.get(array.dtype.str[1:], types[array.dtype.kind]), (-1, *array.shape[1:])
         )
-        for name, array in made.items()
+        for name, array in arrays_.items()
     ]
-    values = [array.astype("f4") if array.dtype.kind == "f" else array for array in made.values()]
+    values = [
+        array.astype("f4") if array.dtype.kind == "f" else array for array in arrays_.values()
+    ]
     places = {spec.name: place for place, spec in enumerate(specs)}
     return StageArrays(specs, places, [tensor(value) for value in values])
 
@@ -103,8 +105,8 @@ def test_rows_are_taken_as_they_are_named(rows: list[int], strings: bool) -> Non
         array = array.astype(str).astype(object)
         array[:] = [[text.encode() for text in row] for row in array]
     spec, rows = (STRINGS if strings else FLOATS), sorted(rows)
-    made = rows_of(spec, tensor(array), rows)
-    assert back(spec, made).tolist() == array[rows].tolist()
+    rows_taken = rows_of(spec, tensor(array), rows)
+    assert back(spec, rows_taken).tolist() == array[rows].tolist()
 
 
 @given(st.data())
@@ -166,12 +168,12 @@ def test_texts_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_boxes_of_several_rows_say_where_they_come_from() -> None:
     edge = Edge("a", "b", "box", BoxChoice(classes=(1,), score=0.5))
-    made = found(
+    outputs = found(
         boxes=[BOXES, BOXES[::-1]],
         scores=[[0.6, 0.9, 0.4], [0.7, 0.1, 0.9]],
         classes=[[1, 1, 1], [1, 1, 2]],
     )
-    chosen = chosen_boxes(edge, made)
+    chosen = chosen_boxes(edge, outputs)
     assert chosen.rows == [0, 0, 1]
     assert chosen.places == [1, 0, 0]
     assert chosen.boxes == np.array([BOXES[1], BOXES[0], BOXES[2]], np.float32).tobytes()
@@ -239,10 +241,10 @@ def test_boxes_that_are_nonsense_are_refused(outputs: dict[str, Any]) -> None:
 
 
 def test_rows_go_on_by_class_and_score_the_best_if_there_are_many() -> None:
-    made = found(scores=[0.1, 0.9, 0.6, 0.8], classes=[0, 1, 1, 1])
-    assert [*chosen_rows(Edge("a", "b"), made, 4).rows] == [0, 1, 2, 3]
+    outputs = found(scores=[0.1, 0.9, 0.6, 0.8], classes=[0, 1, 1, 1])
+    assert [*chosen_rows(Edge("a", "b"), outputs, 4).rows] == [0, 1, 2, 3]
     some = Edge("a", "b", when=BoxChoice(classes=(1,), score=0.5, most=2))
-    assert chosen_rows(some, made, 4).rows == [1, 3]
+    assert chosen_rows(some, outputs, 4).rows == [1, 3]
     of_classes = found(scores=[[0.9, 0.1], [0.2, 0.8], [0.5, 0.5], [0.3, 0.7]])
     second = Edge("a", "b", when=BoxChoice(classes=(1,), score=0.5))
     assert chosen_rows(second, of_classes, 4).rows == [1, 3]

@@ -35,10 +35,10 @@ _NODE = (
 )
 
 
-def failure(what: str, expression: str) -> str:
+def failure(message: str, expression: str) -> str:
     """Of a call to CUDA, as onnxruntime/core/providers/cuda/cuda_call.cc says it."""
     file = "/onnxruntime_src/onnxruntime/core/providers/cuda/gpu_data_transfer.cc"
-    return f"{what} ; GPU=0 ; hostname={HOST} ; file={file} ; line=73 ; expr={expression}; "
+    return f"{message} ; GPU=0 ; hostname={HOST} ; file={file} ; line=73 ; expr={expression}; "
 
 
 COPY = "cudaMemcpyAsync(dst_data, src_data, bytes, cudaMemcpyDeviceToHost, stream)"

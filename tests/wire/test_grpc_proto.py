@@ -103,10 +103,10 @@ STUB_CLASSES = stub_classes(ast.parse(STUBS.read_text()).body)
 @pytest.mark.parametrize("name", sorted(STUB_CLASSES))
 def test_the_types_agree_with_the_descriptors(name):
     node = STUB_CLASSES[name]
-    made: object = messages
+    part_of: object = messages
     for part in name.split("."):
-        made = getattr(made, part)
-    fields = {field.name: field for field in made.DESCRIPTOR.fields}
+        part_of = getattr(part_of, part)
+    fields = {field.name: field for field in part_of.DESCRIPTOR.fields}
     stated: dict[str, str] = {}
     for item in node.body:
         if isinstance(item, ast.AnnAssign):

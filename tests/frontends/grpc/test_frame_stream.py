@@ -70,9 +70,9 @@ def request(nbytes: int, model: str = "m") -> m.ModelInferRequest:
 async def streaming(
     data: Any = None, *, greet: bool = True, **settings: Any
 ) -> AsyncIterator[Client]:
-    made = GrpcSettings(**settings) if settings else None
+    grpc_settings = GrpcSettings(**settings) if settings else None
     async with (
-        serving(data, settings=made) as server,
+        serving(data, settings=grpc_settings) as server,
         channel_to(server) as channel,
     ):
         client = Client(channel.stream_stream(METHOD)())

@@ -537,7 +537,7 @@ async def test_a_drain_answers_what_is_here_and_closes():
 
 
 def test_reflection_names_services_and_gives_their_files():
-    asked = (
+    questions = (
         ServerReflectionRequest(host="h", list_services=""),
         ServerReflectionRequest(file_containing_symbol=INFERENCE_SERVICE),
         ServerReflectionRequest(file_by_filename="slacktide/wire/proto/health.proto"),
@@ -549,7 +549,7 @@ def test_reflection_names_services_and_gives_their_files():
     async def scene(path):
         async with raw() as client:
             client.ask(1, path)
-            client.give(1, b"".join(framed(question.SerializeToString()) for question in asked))
+            client.give(1, b"".join(framed(question.SerializeToString()) for question in questions))
             assert (await client.status(1))[0] == 0
             return [Reflected.FromString(part) for part in cut(client.data[1])]
 

@@ -75,10 +75,10 @@ def test_every_method_of_all_services_is_served():
 @pytest.mark.parametrize("method", METHODS)
 async def test_every_method_passes_the_gate_before_its_message_is_read(method):
     data, control = FakeDataPlane(), FakeControlPlane()
-    asked = []
+    checks = []
 
     def authorize(group, metadata):
-        asked.append((group, metadata.get(b"authorization")))
+        checks.append((group, metadata.get(b"authorization")))
         return DENIED
 
     async with (
@@ -88,7 +88,7 @@ async def test_every_method_passes_the_gate_before_its_message_is_read(method):
         stream = channel.stream_stream(method)(metadata=(("authorization", "Bearer x"),))
         code, details = await stream.code(), await stream.details()
     effects = (data.calls, data.announced, control.loads, control.unloads)
-    assert asked == [(GROUPS[method.rpartition("/")[2]], b"Bearer x")]
+    assert checks == [(GROUPS[method.rpartition("/")[2]], b"Bearer x")]
     assert code is grpc.StatusCode.UNAUTHENTICATED
     assert details == DENIED.value
     assert effects == ([], [], [], [])

@@ -28,8 +28,8 @@ def limits(**changes) -> HttpSettings:
 
 
 async def test_a_connection_serves_one_request_after_another():
-    async with serve() as here:
-        client = await here.connect()
+    async with serve() as front_end:
+        client = await front_end.connect()
         for _ in range(3):
             client.send(GET)
             answer = await client.answer()
@@ -38,28 +38,28 @@ async def test_a_connection_serves_one_request_after_another():
 
 
 async def test_byte_by_byte_is_the_same_as_at_once():
-    async with serve() as here:
+    async with serve() as front_end:
         data, line = binary(b"abc")
         raw = post(data, line)
-        whole = await here.ask(raw)
-        client = await here.connect()
+        whole = await front_end.ask(raw)
+        client = await front_end.connect()
         for index in range(len(raw)):
             client.send(raw[index : index + 1])
             await asyncio.sleep(0)
         dripped = await client.answer()
         client.close()
         assert (dripped.status, dripped.body) == (whole.status, whole.body)
-        assert here.data.tensors == [[b"abc"], [b"abc"]]
+        assert front_end.data.tensors == [[b"abc"], [b"abc"]]
 
 
 async def test_pipelined_answers_keep_the_order_of_requests():
-    async with serve() as here:
-        here.data.holds = True
-        client = await here.connect()
+    async with serve() as front_end:
+        front_end.data.holds = True
+        client = await front_end.connect()
         bodies = [binary(b"x", request_id=str(number)) for number in range(5)]
         client.send(b"".join(post(data, line) for data, line in bodies) + GET)
-        await here.data.until(lambda: len(here.data.calls) == 5)
-        for call in reversed(here.data.calls):
+        await front_end.data.until(lambda: len(front_end.data.calls) == 5)
+        for call in reversed(front_end.data.calls):
             call.answer()
         replies = [await client.answer() for _ in range(6)]
         client.close()
@@ -68,80 +68,80 @@ async def test_pipelined_answers_keep_the_order_of_requests():
 
 
 async def test_pipelining_is_bounded():
-    async with serve(limits(max_pipelined=3)) as here:
-        here.data.holds = True
-        client = await here.connect()
+    async with serve(limits(max_pipelined=3)) as front_end:
+        front_end.data.holds = True
+        client = await front_end.connect()
         data, line = binary(b"x")
         client.send(post(data, line) * 10)
-        await here.data.until(lambda: len(here.data.calls) == 3)
+        await front_end.data.until(lambda: len(front_end.data.calls) == 3)
         for answered in range(10):
-            assert len(here.data.calls) == min(3 + answered, 10)
-            here.data.calls[answered].answer()
+            assert len(front_end.data.calls) == min(3 + answered, 10)
+            front_end.data.calls[answered].answer()
             assert (await client.answer()).status == 200
 
 
 async def test_a_flood_of_requests_waits_for_turns_while_another_client_is_answered():
-    async with serve() as here:
+    async with serve() as front_end:
         ticks = iter(range(1_000_000))
-        here.context.turns.clock = lambda: next(ticks) / 1000  # each look costs a millisecond
-        other = await here.connect()
-        flood = await here.connect("127.0.0.2")
+        front_end.context.turns.clock = lambda: next(ticks) / 1000  # each look costs a millisecond
+        other = await front_end.connect()
+        flood = await front_end.connect("127.0.0.2")
         flood.send(GET * 4000)
-        await here.until(lambda: here.context.turns.waiting)
-        assert len(here.log) < 1000  # a few turns' shares, in pieces
+        await front_end.until(lambda: front_end.context.turns.waiting)
+        assert len(front_end.log) < 1000  # a few turns' shares, in pieces
         other.send(GET)
         assert (await other.answer()).status == 200
-        clients = [access.client for access in here.log]
+        clients = [access.client for access in front_end.log]
         assert clients.count("127.0.0.2") < 2000
         for _ in range(4000):
             assert (await flood.answer()).status == 200
 
 
 async def test_large_bodies_go_straight_into_the_upload():
-    async with serve(limits(receive_bytes=1024)) as here:
+    async with serve(limits(receive_bytes=1024)) as front_end:
         payload = bytes(range(256)) * 800
         data, line = binary(payload)
-        client = await here.connect()
+        client = await front_end.connect()
         client.send(post(data, line, "slacktide-application: cam") * 2 + GET)
         first, second, third = [await client.answer() for _ in range(3)]
         client.close()
         assert first.status == second.status == third.status == 200
         assert first.body.endswith(payload)
-        announced = here.data.announced[0]
+        announced = front_end.data.announced[0]
         assert (announced.model, announced.version) == ("m", None)
         assert announced.length == len(data)
         assert announced.parameters == {"application": "cam"}
         assert announced.context.client == "127.0.0.1"
         assert announced.context.transport == "http"
         assert bytes(announced.memory) == data
-        assert [call.steps for call in here.data.announced] == [["announce", "submit"]] * 2
+        assert [call.steps for call in front_end.data.announced] == [["announce", "submit"]] * 2
 
 
 async def test_a_known_head_with_its_body_cut_short_is_no_request():
-    async with serve() as here:
+    async with serve() as front_end:
         data, line = binary(b"hello")
         raw = post(data, line)
-        assert (await here.ask(raw + raw)).status == 200  # two in one read
-        assert len(here.context.heads) == 1
+        assert (await front_end.ask(raw + raw)).status == 200  # two in one read
+        assert len(front_end.context.heads) == 1
         for cut in (1, len(data), len(data) + 1):
-            client = await here.connect()
+            client = await front_end.connect()
             client.send(raw + raw[:-cut])
             assert (await client.answer()).status == 200
             client.close()
-        assert len(here.context.heads) == 1
-        await here.until(lambda: not here.context.connections)
-        assert here.data.tensors == [[b"hello"]] * 5
-        ended = [call.steps for call in here.data.announced]
+        assert len(front_end.context.heads) == 1
+        await front_end.until(lambda: not front_end.context.connections)
+        assert front_end.data.tensors == [[b"hello"]] * 5
+        ended = [call.steps for call in front_end.data.announced]
         assert ended == [["announce", "cancel disconnected"]] * 2
         other = raw.replace(b"Host: test", b"Host: tesu")
-        assert (await here.ask(other)).body == (await here.ask(raw)).body
-        assert len(here.context.heads) == 2
+        assert (await front_end.ask(other)).body == (await front_end.ask(raw)).body
+        assert len(front_end.context.heads) == 2
 
 
 async def test_expect_continue_is_met_when_the_body_is_wanted():
-    async with serve() as here:
+    async with serve() as front_end:
         data, line = binary(b"hello")
-        client = await here.connect()
+        client = await front_end.connect()
         client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
         assert (await client.answer()).status == 100
         client.send(data)
@@ -164,20 +164,20 @@ ALLOW = "slacktide-redirect: allow"
     ],
 )
 async def test_a_client_that_allows_it_is_sent_elsewhere_before_its_body(target, location):
-    async with serve() as here:
-        here.data.elsewhere = "http://10.0.0.2:8000"
-        client = await here.connect()
+    async with serve() as front_end:
+        front_end.data.elsewhere = "http://10.0.0.2:8000"
+        client = await front_end.connect()
         client.send(post(b"", ALLOW, EXPECT, path=target, length=100_000))
         answer = await client.answer()
         assert (answer.status, answer.closes, answer.body) == (307, True, b"")
         redirected = f"{location}slacktide-redirect=followed"
         assert answer.headers["location"] == f"http://10.0.0.2:8000{redirected}"
         assert await client.ended() == b""
-        assert not here.data.announced
-        assert not here.data.refused
-        assert not here.data.cancelled
-        await here.until(lambda: here.log)
-        assert (here.log[0].status, here.log[0].outcome) == (307, None)
+        assert not front_end.data.announced
+        assert not front_end.data.refused
+        assert not front_end.data.cancelled
+        await front_end.until(lambda: front_end.log)
+        assert (front_end.log[0].status, front_end.log[0].outcome) == (307, None)
 
 
 @pytest.mark.parametrize(
@@ -190,80 +190,80 @@ async def test_a_client_that_allows_it_is_sent_elsewhere_before_its_body(target,
     ],
 )
 async def test_other_clients_are_never_sent_elsewhere(lines, path):
-    async with serve() as here:
-        here.data.elsewhere = "http://10.0.0.2:8000"
+    async with serve() as front_end:
+        front_end.data.elsewhere = "http://10.0.0.2:8000"
         data, line = binary(bytes(100_000))
-        client = await here.connect()
+        client = await front_end.connect()
         client.send(post(b"", line, *lines, path=path, length=len(data)))
         if EXPECT in lines:
             assert (await client.answer()).status == 100
         client.send(data)
         assert (await client.answer()).status == 200
-        assert here.data.asked_elsewhere == 0
-        assert here.data.calls[0].context.redirected == ("followed" in f"{lines}{path}")
+        assert front_end.data.asked_elsewhere == 0
+        assert front_end.data.calls[0].context.redirected == ("followed" in f"{lines}{path}")
 
 
 async def test_expect_of_http_1_0_is_ignored():
-    async with serve() as here:
-        here.data.elsewhere = "http://10.0.0.2:8000"
+    async with serve() as front_end:
+        front_end.data.elsewhere = "http://10.0.0.2:8000"
         data, line = binary(bytes(1000))
         request = post(data, line, EXPECT, ALLOW).replace(b" HTTP/1.1", b" HTTP/1.0")
-        assert (await here.ask(request)).status == 200
-        assert here.data.asked_elsewhere == 0
+        assert (await front_end.ask(request)).status == 200
+        assert front_end.data.asked_elsewhere == 0
 
 
 async def test_another_value_of_redirect_is_refused():
-    async with serve() as here:
-        answer = await here.ask(post(b"", "slacktide-redirect: perhaps"))
+    async with serve() as front_end:
+        answer = await front_end.ask(post(b"", "slacktide-redirect: perhaps"))
         assert answer.status == 400
         assert answer.json["error"].startswith("slacktide-redirect: expected allow or followed")
 
 
 async def test_a_chunked_body_is_not_sent_elsewhere():
-    async with serve() as here:
-        here.data.elsewhere = "http://10.0.0.2:8000"
-        client = await here.connect()
+    async with serve() as front_end:
+        front_end.data.elsewhere = "http://10.0.0.2:8000"
+        client = await front_end.connect()
         head = post(b"", ALLOW, EXPECT, "Transfer-Encoding: chunked", length=0)
         client.send(head.replace(b"Content-Length: 0\r\n", b""))
         assert (await client.answer()).status == 100
         client.send(b"0\r\n\r\n")
         assert (await client.answer()).status == 400
-        assert here.data.asked_elsewhere == 0
+        assert front_end.data.asked_elsewhere == 0
 
 
 async def test_an_interim_answer_does_not_overtake_an_earlier_one():
-    async with serve() as here:
-        here.data.holds = True
+    async with serve() as front_end:
+        front_end.data.holds = True
         data, line = binary(b"hello")
-        client = await here.connect()
+        client = await front_end.connect()
         client.send(post(data, line))
         client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
-        await here.data.until(lambda: here.data.calls and here.data.announced)
-        here.data.calls[0].answer()
+        await front_end.data.until(lambda: front_end.data.calls and front_end.data.announced)
+        front_end.data.calls[0].answer()
         assert (await client.answer()).status == 200
         assert (await client.answer()).status == 100
         client.send(data)
-        await here.data.until(lambda: len(here.data.calls) == 2)
-        here.data.calls[1].answer()
+        await front_end.data.until(lambda: len(front_end.data.calls) == 2)
+        front_end.data.calls[1].answer()
         assert (await client.answer()).status == 200
 
 
 async def test_an_offered_upgrade_is_passed_over():
-    async with serve(limits(receive_bytes=256)) as here:
+    async with serve(limits(receive_bytes=256)) as front_end:
         offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: x")
-        client = await here.connect()
+        client = await front_end.connect()
         for size in (5, 5000):
             data, line = binary(bytes(size))
             client.send(post(data, line, *offer) + GET)
             assert (await client.answer()).status == 200
             assert (await client.answer()).status == 200
         client.close()
-        assert here.data.tensors == [[bytes(5)], [bytes(5000)]]
+        assert front_end.data.tensors == [[bytes(5)], [bytes(5000)]]
 
 
 async def test_http_1_0_closes_unless_asked_not_to():
-    async with serve() as here:
-        client = await here.connect()
+    async with serve() as front_end:
+        client = await front_end.connect()
         client.send(b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         assert (await client.answer()).headers["connection"] == "keep-alive"
         client.send(b"GET /v2 HTTP/1.0\r\n\r\n")
@@ -275,8 +275,8 @@ async def test_http_1_0_closes_unless_asked_not_to():
     "target", ["/v2", "/v2/models/m/config", "/v2/models/x", "/nope", "/v2/models/m/infer"]
 )
 async def test_head_is_answered_like_get_without_the_body(target):
-    async with serve() as here:
-        client = await here.connect()
+    async with serve() as front_end:
+        client = await front_end.connect()
         request = b"%b " + target.encode() + b" HTTP/1.1\r\nHost: t\r\n\r\n"
         for _ in range(2):  # the second head is remembered
             client.send(request % b"GET" + request % b"HEAD" + request % b"GET")
@@ -286,7 +286,7 @@ async def test_head_is_answered_like_get_without_the_body(target):
             assert (head.status, head.headers) == (with_body.status, with_body.headers)
             assert (await client.answer()).body == with_body.body
         client.close()
-        sizes = [record.bytes_sent for record in here.log]
+        sizes = [record.bytes_sent for record in front_end.log]
         assert sizes == [len(with_body.body), 0, len(with_body.body)] * 2
 
 
@@ -323,10 +323,10 @@ def test_long_answers_are_written_in_pieces_and_in_order(run, last):
             await asyncio.sleep(0)
             turns += 1
 
-    made = []
+    lists = []
 
     def pieces():
-        made.append(made_in := [])
+        lists.append(made_in := [])
         for piece in PAGE:
             made_in.append(turns)
             yield piece
@@ -351,7 +351,7 @@ def test_long_answers_are_written_in_pieces_and_in_order(run, last):
         counter.cancel()
         writer.close()
         await server.close()
-        for made_in in made:
+        for made_in in lists:
             assert len(made_in) == len(PAGE)
             assert all(before < after for before, after in pairwise(made_in))
 
@@ -432,11 +432,11 @@ BAD = {
 async def test_bad_http_gets_a_status_and_disturbs_nobody(case):
     raw, status = BAD[case]
 
-    async with serve() as here:
-        bystander = await here.connect()
+    async with serve() as front_end:
+        bystander = await front_end.connect()
         bystander.send(GET)
         assert (await bystander.answer()).status == 200
-        client = await here.connect()
+        client = await front_end.connect()
         client.send(raw)
         answer = await client.answer()
         assert answer.status == status
@@ -449,16 +449,16 @@ async def test_bad_http_gets_a_status_and_disturbs_nobody(case):
         bystander.send(GET)
         assert (await bystander.answer()).status == 200
         bystander.close()
-        assert here.data.calls == []
+        assert front_end.data.calls == []
 
 
 async def test_chunked_bodies_are_bounded():
     head = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
 
-    async with serve(limits(max_request_bytes=1000, max_chunks=50)) as here:
-        many = await here.ask(head + b"1\r\na\r\n" * 60)
+    async with serve(limits(max_request_bytes=1000, max_chunks=50)) as front_end:
+        many = await front_end.ask(head + b"1\r\na\r\n" * 60)
         assert (many.status, many.closes) == (413, True)
-        large = await here.ask(head + b"3e9\r\n" + b"a" * 1001 + b"\r\n")
+        large = await front_end.ask(head + b"3e9\r\n" + b"a" * 1001 + b"\r\n")
         assert (large.status, large.closes) == (413, True)
 
 
@@ -467,16 +467,16 @@ async def test_the_common_buffer_is_bounded_and_given_back():
     head = LINE + line.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
     whole = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
 
-    async with serve(limits(max_buffered_bytes=1000)) as here:
-        first = await here.connect()
+    async with serve(limits(max_buffered_bytes=1000)) as front_end:
+        first = await front_end.connect()
         first.send(whole[:-200])
-        await here.until(lambda: here.context.buffers.bytes_in_use)
-        assert (await here.ask(whole)).status == 429
+        await front_end.until(lambda: front_end.context.buffers.bytes_in_use)
+        assert (await front_end.ask(whole)).status == 429
         first.send(whole[-200:])
         assert (await first.answer()).status == 200
         first.close()
-        assert (await here.ask(whole)).status == 200
-        assert here.context.buffers.bytes_in_use == 0
+        assert (await front_end.ask(whole)).status == 200
+        assert front_end.context.buffers.bytes_in_use == 0
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -485,14 +485,14 @@ async def test_one_client_has_only_its_part_of_the_common_buffer(strict):
     head = LINE + line.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
     whole = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
 
-    async with serve(limits(max_buffered_per_client=500, triton_strict=strict)) as here:
-        assert (await here.ask(whole)).status == (503 if strict else 429)
-        assert here.context.buffers.bytes_in_use == 0
+    async with serve(limits(max_buffered_per_client=500, triton_strict=strict)) as front_end:
+        assert (await front_end.ask(whole)).status == (503 if strict else 429)
+        assert front_end.context.buffers.bytes_in_use == 0
 
 
 async def test_refused_bodies_are_skipped_if_short_and_closed_on_if_long():
-    async with serve(limits(max_request_bytes=1000, skip_bytes=10_000)) as here:
-        client = await here.connect()
+    async with serve(limits(max_request_bytes=1000, skip_bytes=10_000)) as front_end:
+        client = await front_end.connect()
         client.send(post(length=5000))
         short = await client.answer()
         assert (short.status, short.closes) == (413, False)
@@ -502,15 +502,15 @@ async def test_refused_bodies_are_skipped_if_short_and_closed_on_if_long():
         long = await client.answer()
         assert (long.status, long.closes) == (413, True)
         client.close()
-        assert [reason for _, reason, _ in here.data.refused] == [Reason.TOO_LARGE] * 2
-        assert here.data.announced == []
+        assert [reason for _, reason, _ in front_end.data.refused] == [Reason.TOO_LARGE] * 2
+        assert front_end.data.announced == []
 
 
 async def test_a_client_that_sends_all_first_still_reads_the_refusal():
     """Without lingering, the reset for its unread bytes would overtake the answer."""
 
-    async with serve(limits(max_request_bytes=1000, skip_bytes=10)) as here:
-        client = await here.connect()
+    async with serve(limits(max_request_bytes=1000, skip_bytes=10)) as front_end:
+        client = await front_end.connect()
         client.send(post(length=3_000_000))
         for _ in range(30):
             client.send(bytes(100_000))
@@ -524,22 +524,22 @@ async def test_a_client_that_sends_all_first_still_reads_the_refusal():
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 async def test_a_client_that_leaves_cancels_what_waits(how):
-    async with serve() as here:
-        here.data.holds = True
-        client = await here.connect()
+    async with serve() as front_end:
+        front_end.data.holds = True
+        client = await front_end.connect()
         data, line = binary(b"x")
         client.send(post(data, line) * 2)
-        await here.data.until(lambda: len(here.data.calls) == 2)
+        await front_end.data.until(lambda: len(front_end.data.calls) == 2)
         getattr(client, how)()
-        await here.data.until(lambda: len(here.data.cancelled) == 2)
-        assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED] * 2
-        assert [access.status for access in here.log] == [499, 499]
-        here.data.calls[0].answer()  # an answer that crosses the cancellation goes nowhere
+        await front_end.data.until(lambda: len(front_end.data.cancelled) == 2)
+        assert [reason for _, reason in front_end.data.cancelled] == [Reason.DISCONNECTED] * 2
+        assert [access.status for access in front_end.log] == [499, 499]
+        front_end.data.calls[0].answer()  # an answer that crosses the cancellation goes nowhere
 
 
 async def test_a_client_that_does_not_read_is_not_read_from():
-    async with serve(limits(write_high_bytes=10_000)) as here:
-        client = await here.connect()
+    async with serve(limits(write_high_bytes=10_000)) as front_end:
+        client = await front_end.connect()
         data, line = binary(bytes(500_000))
         request = post(data, line)
         client.writer.transport.set_write_buffer_limits(high=1)
@@ -562,33 +562,33 @@ async def test_a_client_that_does_not_read_is_not_read_from():
 
 
 async def test_reading_stops_while_answers_are_unread_and_goes_on_after():
-    async with serve(limits(write_high_bytes=10_000)) as here:
-        client = await here.connect()
-        (connection,) = here.context.connections
+    async with serve(limits(write_high_bytes=10_000)) as front_end:
+        client = await front_end.connect()
+        (connection,) = front_end.context.connections
         client.writer.transport.pause_reading()
         client.send(post(*binary(bytes(8_000_000))))
-        await here.until(lambda: connection._clogged_since is not None)
-        await here.until(lambda: not connection._transport.is_reading())
+        await front_end.until(lambda: connection._clogged_since is not None)
+        await front_end.until(lambda: not connection._transport.is_reading())
         assert not connection._reader.ready, "nothing else keeps it from reading"
         client.writer.transport.resume_reading()
         assert (await client.answer()).status == 200
-        await here.until(connection._transport.is_reading)
+        await front_end.until(connection._transport.is_reading)
 
 
 async def test_reading_stops_while_requests_find_no_place():
-    async with serve(limits(max_pipelined=1)) as here:
-        here.data.holds = True
-        client = await here.connect()
-        (connection,) = here.context.connections
+    async with serve(limits(max_pipelined=1)) as front_end:
+        front_end.data.holds = True
+        client = await front_end.connect()
+        (connection,) = front_end.context.connections
         client.send(post(*binary(b"x")) * 4)
-        await here.until(lambda: not connection._transport.is_reading())
+        await front_end.until(lambda: not connection._transport.is_reading())
         assert connection._clogged_since is None, "its answers have a place"
         for index in range(4):
-            await here.data.until(lambda index=index: len(here.data.calls) > index)
-            assert len(here.data.calls) == index + 1
-            here.data.calls[index].answer()
+            await front_end.data.until(lambda index=index: len(front_end.data.calls) > index)
+            assert len(front_end.data.calls) == index + 1
+            front_end.data.calls[index].answer()
             assert (await client.answer()).status == 200
-        await here.until(connection._transport.is_reading)
+        await front_end.until(connection._transport.is_reading)
 
 
 # ------------------------------------------------------------------------------- time-outs
@@ -597,8 +597,8 @@ async def test_reading_stops_while_requests_find_no_place():
 async def test_slow_headers_get_408():
     clock = FakeClock()
 
-    async with serve(limits(header_timeout_s=10), clock=clock) as here:
-        client = await here.connect()
+    async with serve(limits(header_timeout_s=10), clock=clock) as front_end:
+        client = await front_end.connect()
         client.send(GET + GET[:9])
         assert (await client.answer()).status == 200
         clock.now += 10
@@ -616,21 +616,21 @@ async def test_a_client_is_not_late_while_the_server_stands_still():
     clock = FakeClock()
     settings = limits(header_timeout_s=10, body_timeout_s=10, idle_timeout_s=10, write_timeout_s=10)
 
-    async with serve(settings, clock=clock) as here:
-        head, upload, idle = [await here.connect() for _ in range(3)]
+    async with serve(settings, clock=clock) as front_end:
+        head, upload, idle = [await front_end.connect() for _ in range(3)]
         head.send(GET[:9])
         upload.send(post(b"", length=100_000))
         idle.send(GET)
         assert (await idle.answer()).status == 200
-        await here.data.until(lambda: len(here.data.announced) == 1)
-        readers = [connection._reader for connection in here.context.connections]
-        await here.until(lambda: sum(reader.current is not None for reader in readers) == 2)
+        await front_end.data.until(lambda: len(front_end.data.announced) == 1)
+        readers = [connection._reader for connection in front_end.context.connections]
+        await front_end.until(lambda: sum(reader.current is not None for reader in readers) == 2)
         stand_still(clock, 60.0)
-        here.check()
+        front_end.check()
         clock.now += 9
-        here.check()
-        assert here.data.cancelled == []
-        assert here.server.connections == 3
+        front_end.check()
+        assert front_end.data.cancelled == []
+        assert front_end.server.connections == 3
         clock.now += 2
         assert (await head.answer()).status == 408
         assert (await upload.answer()).status == 408
@@ -640,35 +640,35 @@ async def test_a_client_is_not_late_while_the_server_stands_still():
 async def test_a_body_that_does_not_come_gets_408_and_ends_its_upload():
     clock = FakeClock()
 
-    async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
-        client = await here.connect()
+    async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as front_end:
+        client = await front_end.connect()
         client.send(post(b"x" * 1000, length=100_000))
-        await here.data.until(lambda: len(here.data.announced) == 1)
+        await front_end.data.until(lambda: len(front_end.data.announced) == 1)
         clock.now += 14  # 1,000 bytes have earned ten seconds more
-        here.check()
-        assert here.data.cancelled == []
+        front_end.check()
+        assert front_end.data.cancelled == []
         clock.now += 2
         assert (await client.answer()).status == 408
-        assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
-        assert here.data.announced[0].steps[-1].startswith("cancel")
+        assert [reason for _, reason in front_end.data.cancelled] == [Reason.NO_BODY]
+        assert front_end.data.announced[0].steps[-1].startswith("cancel")
 
 
 async def test_a_body_given_up_behind_an_unanswered_request_is_written_no_further():
     clock = FakeClock()
 
-    async with serve(limits(body_timeout_s=5), clock=clock) as here:
-        here.data.holds = True
-        client = await here.connect()
+    async with serve(limits(body_timeout_s=5), clock=clock) as front_end:
+        front_end.data.holds = True
+        client = await front_end.connect()
         client.send(post(b"{}", "Inference-Header-Content-Length: 0"))
-        await here.data.until(lambda: len(here.data.calls) == 1)
+        await front_end.data.until(lambda: len(front_end.data.calls) == 1)
         client.send(post(b"", length=100_000))
-        await here.data.until(lambda: len(here.data.announced) == 1)
-        (connection,) = here.context.connections
+        await front_end.data.until(lambda: len(front_end.data.announced) == 1)
+        (connection,) = front_end.context.connections
         clock.now += 6
-        here.check()
-        assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
-        assert connection.get_buffer(-1) is here.context.scratch
-        here.data.calls[0].answer()
+        front_end.check()
+        assert [reason for _, reason in front_end.data.cancelled] == [Reason.NO_BODY]
+        assert connection.get_buffer(-1) is front_end.context.scratch
+        front_end.data.calls[0].answer()
         assert (await client.answer()).status == 200
         assert (await client.answer()).status == 408
 
@@ -676,16 +676,16 @@ async def test_a_body_given_up_behind_an_unanswered_request_is_written_no_furthe
 async def test_bytes_that_go_straight_into_the_upload_earn_time_as_well():
     clock = FakeClock()
 
-    async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
-        client = await here.connect()
+    async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as front_end:
+        client = await front_end.connect()
         client.send(post(b"", length=100_000))
-        await here.data.until(lambda: len(here.data.announced) == 1)
-        (connection,) = here.context.connections
+        await front_end.data.until(lambda: len(front_end.data.announced) == 1)
+        (connection,) = front_end.context.connections
         client.send(b"x" * 1000)
-        await here.until(lambda: connection._reader.current.filled == 1000)
+        await front_end.until(lambda: connection._reader.current.filled == 1000)
         clock.now += 14
-        here.check()
-        assert here.data.cancelled == []
+        front_end.check()
+        assert front_end.data.cancelled == []
         clock.now += 2
         assert (await client.answer()).status == 408
 
@@ -693,47 +693,47 @@ async def test_bytes_that_go_straight_into_the_upload_earn_time_as_well():
 async def test_idle_connections_are_closed_and_busy_ones_are_not():
     clock = FakeClock()
 
-    async with serve(limits(idle_timeout_s=7), clock=clock) as here:
-        here.data.holds = True
-        busy, idle = await here.connect(), await here.connect()
+    async with serve(limits(idle_timeout_s=7), clock=clock) as front_end:
+        front_end.data.holds = True
+        busy, idle = await front_end.connect(), await front_end.connect()
         busy.send(post(*binary(b"x")))
-        await here.data.until(lambda: len(here.data.calls) == 1)
+        await front_end.data.until(lambda: len(front_end.data.calls) == 1)
         clock.now += 8
         assert await idle.ended() == b""
-        here.data.calls[0].answer()
+        front_end.data.calls[0].answer()
         assert (await busy.answer()).status == 200
 
 
 async def test_a_client_that_leaves_its_answer_unread_is_cut():
     clock = FakeClock()
 
-    async with serve(limits(write_high_bytes=1000, write_timeout_s=9), clock=clock) as here:
-        client = await here.connect()
+    async with serve(limits(write_high_bytes=1000, write_timeout_s=9), clock=clock) as front_end:
+        client = await front_end.connect()
         client.writer.transport.pause_reading()
         data, line = binary(bytes(500_000))
         for _ in range(40):
             client.send(post(data, line))
-        (connection,) = here.context.connections
-        await here.until(lambda: connection._clogged_since is not None)
+        (connection,) = front_end.context.connections
+        await front_end.until(lambda: connection._clogged_since is not None)
         clock.now += 8
-        here.check()
-        assert here.server.connections == 1
+        front_end.check()
+        assert front_end.server.connections == 1
         clock.now += 1
-        await here.until(lambda: here.server.connections == 0)
+        await front_end.until(lambda: front_end.server.connections == 0)
         client.writer.transport.abort()
 
 
 async def test_a_lingering_connection_is_cut_in_the_end():
     clock = FakeClock()
 
-    async with serve(limits(max_request_bytes=10, skip_bytes=10), clock=clock) as here:
-        client = await here.connect()
+    async with serve(limits(max_request_bytes=10, skip_bytes=10), clock=clock) as front_end:
+        client = await front_end.connect()
         client.send(post(length=1_000_000))
         assert (await client.answer()).closes
         client.send(bytes(100_000))
-        assert here.server.connections == 1
+        assert front_end.server.connections == 1
         clock.now += HttpSettings().linger_s
-        await here.until(lambda: here.server.connections == 0)
+        await front_end.until(lambda: front_end.server.connections == 0)
         client.writer.transport.abort()
 
 
@@ -741,25 +741,25 @@ async def test_a_lingering_connection_is_cut_in_the_end():
 
 
 async def test_drain_answers_what_is_here_and_closes_what_is_idle():
-    async with serve() as here:
-        here.data.holds = True
-        idle, busy, partial = [await here.connect() for _ in range(3)]
+    async with serve() as front_end:
+        front_end.data.holds = True
+        idle, busy, partial = [await front_end.connect() for _ in range(3)]
         data, line = binary(b"x")
         idle.send(GET)
         await idle.answer()
         busy.send(post(data, line) * 2)
         partial.send(post(data, line)[:-1])
-        await here.data.until(lambda: len(here.data.calls) == 2)
-        await here.data.until(lambda: len(here.data.announced) == 1)
-        port = here.server.port
-        drained = asyncio.create_task(here.server.drain())
+        await front_end.data.until(lambda: len(front_end.data.calls) == 2)
+        await front_end.data.until(lambda: len(front_end.data.announced) == 1)
+        port = front_end.server.port
+        drained = asyncio.create_task(front_end.server.drain())
         assert await idle.ended() == b""
         with pytest.raises(ConnectionError):
             await asyncio.open_connection("127.0.0.1", port)
         partial.send(data[-1:])
-        await here.data.until(lambda: len(here.data.calls) == 3)
+        await front_end.data.until(lambda: len(front_end.data.calls) == 3)
         assert not drained.done()
-        for call in here.data.calls:
+        for call in front_end.data.calls:
             call.answer()
         answers = [await busy.answer(), await busy.answer(), await partial.answer()]
         assert [answer.closes for answer in answers] == [False, True, True]
@@ -772,12 +772,12 @@ async def test_drain_answers_what_is_here_and_closes_what_is_idle():
 
 
 async def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines():
-    async with serve() as here:
+    async with serve() as front_end:
         data, line = binary(b"x", request_id="a\nb")
-        await here.ask(post(data, line, path="/v2/models/m/infer?secret=1"))
-        await here.ask(b"GET /nope HTTP/1.1\r\nHost: t\r\n\r\n")
-        await here.ask(b"nonsense\r\n\r\n")
-        first, second, third = here.log
+        await front_end.ask(post(data, line, path="/v2/models/m/infer?secret=1"))
+        await front_end.ask(b"GET /nope HTTP/1.1\r\nHost: t\r\n\r\n")
+        await front_end.ask(b"nonsense\r\n\r\n")
+        first, second, third = front_end.log
         assert (first.method, first.target, first.status) == ("POST", "/v2/models/m/infer", 200)
         assert (first.request_id, first.client) == (r"'a\nb'", "127.0.0.1")
         assert first.bytes_sent > 0
@@ -787,19 +787,19 @@ async def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines():
 
 
 async def test_an_id_in_the_headers_is_logged_whatever_becomes_of_the_request():
-    async with serve() as here:
+    async with serve() as front_end:
         data, line = binary(b"x", request_id="inside")
-        asked = [b"GET /nope HTTP/1.1\r\nHost: t\r\nX-Request-Id: lost\r\n\r\n"]
-        asked.append(post(b"no JSON", "X-Request-Id: wrong"))
-        asked.append(post(data, line, "X-Request-Id: outside"))
-        for request in asked:
-            await here.ask(request)
-        client = await here.connect()
+        requests = [b"GET /nope HTTP/1.1\r\nHost: t\r\nX-Request-Id: lost\r\n\r\n"]
+        requests.append(post(b"no JSON", "X-Request-Id: wrong"))
+        requests.append(post(data, line, "X-Request-Id: outside"))
+        for request in requests:
+            await front_end.ask(request)
+        client = await front_end.connect()
         client.send(post(data, line, "X-Request-Id: left")[:-1])
         client.writer.write_eof()
         await client.ended()
         client.close()
-        assert [(access.request_id, access.status) for access in here.log] == [
+        assert [(access.request_id, access.status) for access in front_end.log] == [
             ("lost", 404),
             ("wrong", 400),
             ("inside", 200),

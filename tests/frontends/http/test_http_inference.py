@@ -57,10 +57,10 @@ async def test_the_stock_client_gets_its_tensors_back(binary_in, binary_out, com
             assert result.get_response()["id"] == "seven"
             assert result.get_response()["model_version"] == "1"
 
-    async with serve(HttpSettings(compress_min_bytes=1)) as here:
-        await asyncio.to_thread(ask, here.server.port)
-        assert here.log[-1].request_id == "seven"
-        assert (here.log[-1].model, here.log[-1].outcome.reason) == ("m", Reason.ON_TIME)
+    async with serve(HttpSettings(compress_min_bytes=1)) as front_end:
+        await asyncio.to_thread(ask, front_end.server.port)
+        assert front_end.log[-1].request_id == "seven"
+        assert (front_end.log[-1].model, front_end.log[-1].outcome.reason) == ("m", Reason.ON_TIME)
 
 
 async def test_the_stock_client_over_tls():
@@ -71,11 +71,11 @@ async def test_the_stock_client_over_tls():
     authority.configure_trust(trusting)
     large = np.arange(200_000, dtype="f4")
 
-    async with serve() as here:
-        await here.server.close()
-        await here.server.start("127.0.0.1", 0, ssl=context)
+    async with serve() as front_end:
+        await front_end.server.close()
+        await front_end.server.start("127.0.0.1", 0, ssl=context)
         async with triton_aio.InferenceServerClient(
-            f"127.0.0.1:{here.server.port}", ssl=True, ssl_context=trusting
+            f"127.0.0.1:{front_end.server.port}", ssl=True, ssl_context=trusting
         ) as client:
             for values in (large[:3], large):
                 tensor = triton_aio.InferInput("x", list(values.shape), "FP32")
@@ -85,20 +85,20 @@ async def test_the_stock_client_over_tls():
 
 
 async def test_raw_binary_requests_have_no_name():
-    async with serve() as here:
+    async with serve() as front_end:
         raw = post(b"\x01\x02\x03", "Inference-Header-Content-Length: 0")
-        answer = await here.ask(raw)
+        answer = await front_end.ask(raw)
         assert answer.status == 200
         assert answer.body.endswith(b"\x01\x02\x03")
-        call, (tensor,) = here.data.calls[0].infer, here.data.tensors[0]
+        call, (tensor,) = front_end.data.calls[0].infer, front_end.data.tensors[0]
         assert (call.inputs[0].name, tensor) == ("", b"\x01\x02\x03")
 
 
 async def test_versions_and_encoded_names_reach_the_data_plane():
-    async with serve() as here:
+    async with serve() as front_end:
         path = "/v2/models/my%20m%C3%B6del/versions/3/infer?ignored=1"
-        await here.ask(post(json_body(), path=path))
-        call = here.data.calls[0].infer
+        await front_end.ask(post(json_body(), path=path))
+        call = front_end.data.calls[0].infer
         assert (call.model, call.version) == ("my mödel", "3")
 
 
@@ -106,12 +106,12 @@ async def test_versions_and_encoded_names_reach_the_data_plane():
 
 
 async def test_the_rest_of_a_refused_upload_is_passed_over():
-    async with serve() as here:
-        here.data.refusal = refusing(Reason.BEHIND_WORK)(InferCall("m", None, "", []))
-        client = await here.connect()
+    async with serve() as front_end:
+        front_end.data.refusal = refusing(Reason.BEHIND_WORK)(InferCall("m", None, "", []))
+        client = await front_end.connect()
         client.send(post(length=200_000))
         assert (await client.answer()).status == 429
-        here.data.refusal = None
+        front_end.data.refusal = None
         client.send(bytes(200_000) + post(json_body()))
         assert (await client.answer()).status == 200
 
@@ -140,22 +140,22 @@ BAD_BODIES = {
 async def test_bad_bodies_are_400_and_counted_once(case, announced):
     content, headers = BAD_BODIES[case]
 
-    async with serve() as here:
-        client = await here.connect()
+    async with serve() as front_end:
+        client = await front_end.connect()
         raw = post(content, *headers)
         if announced and content:
             client.send(raw[:-1])
-            await here.until(lambda: here.data.announced or here.data.refused)
+            await front_end.until(lambda: front_end.data.announced or front_end.data.refused)
             client.send(raw[-1:])
         else:
             client.send(raw)
         answer = await client.answer()
         assert answer.status == 400
         assert "Traceback" not in answer.json["error"]
-        assert [reason for _, reason, _ in here.data.refused] == [Reason.BAD_INPUT]
-        assert here.log[-1].outcome.reason is Reason.BAD_INPUT
-        assert here.data.calls == []
-        assert all(len(call.steps) == 2 for call in here.data.announced)
+        assert [reason for _, reason, _ in front_end.data.refused] == [Reason.BAD_INPUT]
+        assert front_end.log[-1].outcome.reason is Reason.BAD_INPUT
+        assert front_end.data.calls == []
+        assert all(len(call.steps) == 2 for call in front_end.data.announced)
         client.send(post(json_body()))
         assert (await client.answer()).status == 200
 
@@ -177,23 +177,23 @@ async def test_long_json_with_a_deadline_is_urgent(monkeypatch, slo, headers):
 
     monkeypatch.setattr(Unpacker, "binary_form", spy)
 
-    async with serve() as here:
-        here.data.slo = slo
-        assert (await here.ask(post(long_json(60_000), *headers))).status == 200
+    async with serve() as front_end:
+        front_end.data.slo = slo
+        assert (await front_end.ask(post(long_json(60_000), *headers))).status == 200
         assert urgencies == [slo or bool(headers)]
 
 
 async def test_a_client_that_leaves_while_its_body_is_unpacked_is_forgotten():
-    async with serve() as here:
-        client = await here.connect()
+    async with serve() as front_end:
+        client = await front_end.connect()
         client.send(post(long_json(60_000)))
-        budget = here.context.unpacker._budget
-        await here.until(lambda: budget.bytes_in_use)
+        budget = front_end.context.unpacker._budget
+        await front_end.until(lambda: budget.bytes_in_use)
         client.close()
-        await here.data.until(lambda: bool(here.data.cancelled))
-        assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED]
-        await here.until(lambda: not budget.bytes_in_use)
-        assert here.data.calls == []
+        await front_end.data.until(lambda: bool(front_end.data.cancelled))
+        assert [reason for _, reason in front_end.data.cancelled] == [Reason.DISCONNECTED]
+        await front_end.until(lambda: not budget.bytes_in_use)
+        assert front_end.data.calls == []
 
 
 async def test_long_answers_in_json_are_written_a_piece_in_a_turn(monkeypatch):
@@ -211,9 +211,9 @@ async def test_long_answers_in_json_are_written_a_piece_in_a_turn(monkeypatch):
     head["inputs"][0]["parameters"] = {"binary_data_size": values.nbytes}
     text = orjson.dumps(head)
 
-    async with serve() as here:
+    async with serve() as front_end:
         line = f"Inference-Header-Content-Length: {len(text)}"
-        answer = await here.ask(post(text + values.tobytes(), line))
+        answer = await front_end.ask(post(text + values.tobytes(), line))
         assert answer.status == 200
         assert np.array_equal(np.array(answer.json["outputs"][0]["data"], np.float32), values)
         assert sum(written) == 50_000
@@ -250,10 +250,10 @@ async def test_long_answers_of_strings_in_json_are_written_a_piece_in_a_turn(mon
     }
     text = real(head)
 
-    async with serve() as here:
+    async with serve() as front_end:
         line = f"Inference-Header-Content-Length: {len(text)}"
         tail = b"".join(data for _, data in tensors)
-        answer = await here.ask(post(text + tail, line))
+        answer = await front_end.ask(post(text + tail, line))
         assert answer.status == 200
         length = int(answer.headers["inference-header-content-length"])
         outputs = orjson.loads(answer.body[:length])["outputs"]
@@ -274,21 +274,21 @@ async def test_answers_are_compressed_beside_the_loop(monkeypatch):
 
     monkeypatch.setattr(protocol, "compressed", spy)
 
-    async with serve() as here:
-        answer = await here.ask(post(*binary(bytes(50_000)), "Accept-Encoding: gzip"))
+    async with serve() as front_end:
+        answer = await front_end.ask(post(*binary(bytes(50_000)), "Accept-Encoding: gzip"))
         assert answer.headers["content-encoding"] == "gzip"
         assert len(threads) == 1
         assert threads[0] is not threading.main_thread()
 
 
 async def test_much_json_is_413():
-    async with serve(HttpSettings(max_json_bytes=50)) as here:
-        assert (await here.ask(post(json_body()))).status == 413
+    async with serve(HttpSettings(max_json_bytes=50)) as front_end:
+        assert (await front_end.ask(post(json_body()))).status == 413
 
 
 async def test_unknown_codings_are_501_naming_ours():
-    async with serve() as here:
-        answer = await here.ask(post(json_body(), "Content-Encoding: br"))
+    async with serve() as front_end:
+        answer = await front_end.ask(post(json_body(), "Content-Encoding: br"))
         assert answer.status == 501
         assert answer.headers["accept-encoding"] == "gzip, deflate"
 
@@ -305,10 +305,10 @@ async def test_unknown_codings_are_501_naming_ours():
     ],
 )
 async def test_long_answers_are_compressed_as_asked(accept, chosen):
-    async with serve() as here:
+    async with serve() as front_end:
         for size, long in ((10, False), (100_000, True)):
             content, line = binary(bytes(size))
-            answer = await here.ask(post(content, line, f"Accept-Encoding: {accept}"))
+            answer = await front_end.ask(post(content, line, f"Accept-Encoding: {accept}"))
             plain = answer.body
             if long and chosen:
                 assert answer.headers["content-encoding"] == chosen
@@ -320,19 +320,19 @@ async def test_long_answers_are_compressed_as_asked(accept, chosen):
 
 
 async def test_a_bug_in_the_data_plane_is_500_without_details():
-    async with serve() as here:
+    async with serve() as front_end:
         cut = OutputValue("y", Datatype.FP32, (1,), b"cut")
         outcome = Outcome(Reason.ON_TIME, 0.0)
-        here.data.answer = lambda call: InferReply(outcome, "m", "1", "", [cut])
-        answer = await here.ask(post(json_body()))
+        front_end.data.answer = lambda call: InferReply(outcome, "m", "1", "", [cut])
+        answer = await front_end.ask(post(json_body()))
         assert (answer.status, answer.json) == (500, {"error": "internal error"})
 
 
 async def test_a_refusal_before_the_body_names_its_caller():
-    async with serve(HttpSettings(max_request_bytes=1)) as here:
-        answer = await here.ask(post(json_body(), "Traceparent: 00-a-b-01"))
+    async with serve(HttpSettings(max_request_bytes=1)) as front_end:
+        answer = await front_end.ask(post(json_body(), "Traceparent: 00-a-b-01"))
         assert answer.status == 413
-        (context,) = here.data.refused_from
+        (context,) = front_end.data.refused_from
         assert context.traceparent == "00-a-b-01"
         assert context.first_byte > 0.0
 
@@ -353,18 +353,20 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(kind):
     }.get(kind, post(json_body()))
 
     async def body():
-        async with serve() as here:
+        async with serve() as front_end:
             if kind == "refused":
-                here.data.answer = refusing(Reason.QUEUE_FULL)
-            client = await here.connect()
-            state, budget = here.data, here.context.unpacker._budget
+                front_end.data.answer = refusing(Reason.QUEUE_FULL)
+            client = await front_end.connect()
+            state, budget = front_end.data, front_end.context.unpacker._budget
             for _ in range(3):
                 client.send(raw)
                 if kind == "left":  # its client, while its body is unpacked
-                    await here.until(lambda: budget.bytes_in_use)
+                    await front_end.until(lambda: budget.bytes_in_use)
                     client.close()
-                    await here.until(lambda: not (budget.bytes_in_use or here.context.connections))
-                    client = await here.connect()
+                    await front_end.until(
+                        lambda: not (budget.bytes_in_use or front_end.context.connections)
+                    )
+                    client = await front_end.connect()
                 else:
                     await client.answer()
             for kept in (state.calls, state.announced, state.refused_from):

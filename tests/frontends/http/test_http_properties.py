@@ -17,7 +17,7 @@ GET = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
 @given(cuts=st.lists(st.integers(1, 700), max_size=6), size=st.integers(0, 2000))
 def test_any_cut_of_pipelined_requests_gives_the_same_answers(cuts, size):
     async def body():
-        async with serve(HttpSettings(receive_bytes=512)) as here:
+        async with serve(HttpSettings(receive_bytes=512)) as front_end:
             data, line = binary(bytes(size))
             chunked = b"3\r\n" + data[:3] + b"\r\n%x;x=y\r\n" % (len(data) - 3)
             raw = (
@@ -31,7 +31,7 @@ def test_any_cut_of_pipelined_requests_gives_the_same_answers(cuts, size):
                 + GET
                 + post(data, line)
             )
-            client = await here.connect()
+            client = await front_end.connect()
             for cut in cuts:
                 client.send(raw[:cut])
                 raw = raw[cut:]
@@ -41,7 +41,7 @@ def test_any_cut_of_pipelined_requests_gives_the_same_answers(cuts, size):
             client.close()
             assert [answer.status for answer in answers] == [200] * 4
             assert answers[0].body == answers[1].body == answers[3].body
-            assert here.data.tensors == [[bytes(size)]] * 3
+            assert front_end.data.tensors == [[bytes(size)]] * 3
 
     asyncio.run(body())
 
@@ -49,14 +49,14 @@ def test_any_cut_of_pipelined_requests_gives_the_same_answers(cuts, size):
 @given(noise=st.binary(max_size=60), place=st.integers(0, 200), cut=st.integers(0, 200))
 def test_mutated_requests_never_break_the_server(noise, place, cut):
     async def body():
-        async with serve() as here:
+        async with serve() as front_end:
             raw = post(*binary(b"abcd"))
-            client = await here.connect()
+            client = await front_end.connect()
             client.send(raw[:place] + noise + raw[place + cut :])
             client.writer.write_eof()
             await client.ended()
             client.close()
-            assert (await here.ask(GET)).status == 200
-            assert all(access.status != 500 for access in here.log)
+            assert (await front_end.ask(GET)).status == 200
+            assert all(access.status != 500 for access in front_end.log)
 
     asyncio.run(body())

@@ -79,8 +79,8 @@ ANSWERS = [
 
 @pytest.mark.parametrize(("method", "path", "status", "key"), ANSWERS)
 async def test_each_route_answers(method, path, status, key):
-    async with serve() as here:
-        answer = await here.ask(request(method, path))
+    async with serve() as front_end:
+        answer = await front_end.ask(request(method, path))
         assert answer.status == status
         if key is None:
             assert answer.body == b""
@@ -100,8 +100,8 @@ async def test_each_route_answers(method, path, status, key):
     ],
 )
 async def test_a_path_that_is_not_there_says_where_things_are(method, path, words):
-    async with serve() as here:
-        assert words in (await here.ask(request(method, path))).json["error"]
+    async with serve() as front_end:
+        assert words in (await front_end.ask(request(method, path))).json["error"]
 
 
 def test_ports_of_one_purpose_say_what_they_are_for():
@@ -112,22 +112,22 @@ def test_ports_of_one_purpose_say_what_they_are_for():
 
 
 async def test_shapes_of_the_longer_answers():
-    async with serve() as here:
+    async with serve() as front_end:
         for content, rows in ((b"", 2), (b'{"ready":true}', 1)):
-            index = await here.ask(request("POST", "/v2/repository/index", content))
+            index = await front_end.ask(request("POST", "/v2/repository/index", content))
             assert len(index.json) == rows
-        regions = await here.ask(request("GET", "/v2/systemsharedmemory/status"))
+        regions = await front_end.ask(request("GET", "/v2/systemsharedmemory/status"))
         assert regions.json == []
-        wrong = await here.ask(request("PUT", "/v2/models/m"))
+        wrong = await front_end.ask(request("PUT", "/v2/models/m"))
         assert (wrong.status, wrong.headers["allow"]) == (405, "GET, HEAD")
 
 
 async def test_readiness_fails_when_the_server_says_so():
-    async with serve() as here:
-        here.control.is_ready = False
-        answer = await here.ask(request("GET", "/v2/health/ready"))
+    async with serve() as front_end:
+        front_end.control.is_ready = False
+        answer = await front_end.ask(request("GET", "/v2/health/ready"))
         assert (answer.status, answer.json) == (503, {"ready": False})
-        assert (await here.ask(request("GET", "/v2/health/live"))).status == 200
+        assert (await front_end.ask(request("GET", "/v2/health/live"))).status == 200
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ async def test_readiness_fails_when_the_server_says_so():
 async def test_health_has_the_bodies_of_the_protocol(path, document):
     """KServe's own client reads them; Triton's reads the status alone."""
 
-    async with serve() as here:
-        assert (await here.ask(request("GET", path))).json == document
+    async with serve() as front_end:
+        assert (await front_end.ask(request("GET", path))).json == document
 
 
 @pytest.mark.parametrize(
@@ -158,41 +158,41 @@ async def test_health_has_the_bodies_of_the_protocol(path, document):
     ],
 )
 async def test_bad_load_bodies_are_400(content):
-    async with serve() as here:
-        answer = await here.ask(request("POST", "/v2/repository/models/m/load", content))
+    async with serve() as front_end:
+        answer = await front_end.ask(request("POST", "/v2/repository/models/m/load", content))
         assert answer.status == 400
-        assert here.control.loads == []
+        assert front_end.control.loads == []
 
 
 async def test_control_that_is_off_is_403_and_large_bodies_are_413():
-    async with serve(HttpSettings(max_control_bytes=100)) as here:
-        here.control.error = ControlError("forbidden", "repository control is off")
+    async with serve(HttpSettings(max_control_bytes=100)) as front_end:
+        front_end.control.error = ControlError("forbidden", "repository control is off")
         path = "/v2/repository/models/m/load"
-        assert (await here.ask(request("POST", path))).status == 403
-        assert (await here.ask(request("POST", path, b" " * 101))).status == 413
-        client = await here.connect()
+        assert (await front_end.ask(request("POST", path))).status == 403
+        assert (await front_end.ask(request("POST", path, b" " * 101))).status == 413
+        client = await front_end.connect()
         client.send(b"POST %b HTTP/1.1\r\nHost: t\r\nContent-Length: 101\r\n\r\n" % path.encode())
         assert (await client.answer()).status == 413
 
 
 async def test_json_of_a_control_call_is_no_longer_than_a_turn_of_the_loop_bears():
-    async with serve() as here:
+    async with serve() as front_end:
         text = b'{"ready":%b1%b}' % (b"[" * 40_000, b"]" * 40_000)
-        answer = await here.ask(request("POST", "/v2/repository/index", text))
+        answer = await front_end.ask(request("POST", "/v2/repository/index", text))
         assert answer.status == 413
         assert answer.json["error"] == "body: expected at most 65536 bytes, got 80011"
 
 
 async def test_control_bodies_may_come_in_pieces():
-    async with serve() as here:
+    async with serve() as front_end:
         raw = request("POST", "/v2/repository/index", b'{"ready":true}')
-        client = await here.connect()
+        client = await front_end.connect()
         client.send(raw[:-5])
-        await here.until(lambda: here.context.buffers.bytes_in_use)
+        await front_end.until(lambda: front_end.context.buffers.bytes_in_use)
         client.send(raw[-5:])
         assert len((await client.answer()).json) == 1
         client.close()
-        assert here.context.buffers.bytes_in_use == 0
+        assert front_end.context.buffers.bytes_in_use == 0
 
 
 async def test_the_stock_client_reads_settings():
@@ -201,8 +201,8 @@ async def test_the_stock_client_reads_settings():
             assert client.get_trace_settings()["trace_level"] == ["OFF"]
             assert client.get_log_settings()["log_verbose_level"] == 0
 
-    async with serve() as here:
-        await asyncio.to_thread(ask, here.server.port)
+    async with serve() as front_end:
+        await asyncio.to_thread(ask, front_end.server.port)
 
 
 # ------------------------------------------------------------------------------- the gate
@@ -219,27 +219,27 @@ async def test_the_gate_stands_before_every_route(route):
     status = 403 if route.group is EndpointGroup.CONTROL else 401
     message = gate(route.group, {}).value
 
-    async with serve(authorize=gate) as here:
+    async with serve(authorize=gate) as front_end:
         path = filled(route.pattern)
-        denied = await here.ask(request(route.method, path, b"{}"))
+        denied = await front_end.ask(request(route.method, path, b"{}"))
         assert (denied.status, denied.json) == (status, {"error": message})
-        assert here.data.calls == here.data.refused == here.control.loads == []
+        assert front_end.data.calls == front_end.data.refused == front_end.control.loads == []
         token = "Authorization: Bearer right"
-        assert (await here.ask(request(route.method, path, b"{}", token))).status != status
+        assert (await front_end.ask(request(route.method, path, b"{}", token))).status != status
 
 
 async def test_the_gate_judges_each_request_of_a_head_that_is_known():
     data, line = binary(b"hello")
     raw, verdict = post(data, line), Verdict.PASS
 
-    async with serve(authorize=lambda group, headers: verdict) as here:
-        client = await here.connect()
+    async with serve(authorize=lambda group, headers: verdict) as front_end:
+        client = await front_end.connect()
         for verdict in (Verdict.PASS, Verdict.WRONG_TOKEN, Verdict.PASS, Verdict.FOREIGN_PAGE):
             client.send(raw)
             answer = await client.answer()
             assert answer.status == {Verdict.PASS: 200}.get(verdict, verdict.status)
         client.close()
-        assert len(here.data.calls) == 2
+        assert len(front_end.data.calls) == 2
 
 
 LOCAL = Gate(None).on(PortRules(hosts=frozenset({"models.example"}), control=True))
@@ -272,21 +272,21 @@ LOCAL = Gate(None).on(PortRules(hosts=frozenset({"models.example"}), control=Tru
 async def test_every_host_that_a_request_names_is_judged(target, host, status):
     """A page whose name leads to this machine is kept out, wherever the name stands."""
 
-    async with serve(authorize=LOCAL) as here:
+    async with serve(authorize=LOCAL) as front_end:
         for path in ("/v2/repository/models/m/load", "/v2/models/m/config"):
             method = "GET" if "config" in path else "POST"
             line = f"{method} {target.format(path)} HTTP/1.1\r\nHost: {host}\r\n"
             for _ in range(2):  # the second head is remembered
-                answer = await here.ask(f"{line}Content-Length: 0\r\n\r\n".encode())
+                answer = await front_end.ask(f"{line}Content-Length: 0\r\n\r\n".encode())
                 assert answer.status == status, answer.body
-        assert bool(here.control.loads) is (status == 200)
+        assert bool(front_end.control.loads) is (status == 200)
 
 
 async def test_a_request_without_a_host_header_is_judged_by_its_target():
-    async with serve(authorize=LOCAL) as here:
+    async with serve(authorize=LOCAL) as front_end:
         for host, status in (("localhost", 200), ("evil.example", 403)):
             line = f"GET http://{host}/v2/models/m/config HTTP/1.0\r\n\r\n"
-            assert (await here.ask(line.encode())).status == status
+            assert (await front_end.ask(line.encode())).status == status
 
 
 # ------------------------------------------------------------------------------- other tables

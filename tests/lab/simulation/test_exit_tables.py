@@ -57,8 +57,8 @@ def batch(
     *ids: int, leaving: Leaving = Leaving.RUN_ON, judged: bool = False, final: bool = False
 ) -> Batch:
     members = tuple(Request(id, "m", 0.0, 9.0, final=final) for id in ids)
-    made = Batch(7, REPLICA, members, len(ids), 0.0, 99.0, leaving=leaving, judged=judged)
-    return dataclasses.replace(made, held=tuple(range(len(ids))) if final else ())
+    batch = Batch(7, REPLICA, members, len(ids), 0.0, 99.0, leaving=leaving, judged=judged)
+    return dataclasses.replace(batch, held=tuple(range(len(ids))) if final else ())
 
 
 def policy(*thresholds: float) -> ExitPolicy:

@@ -202,8 +202,8 @@ def test_a_table_without_early_features_cannot_play_memory():
 def test_memory_gives_nothing_too_old_or_newer():
     memory: SessionMemory[str] = SessionMemory(2, 5.0)
     memory.keep(1, 10, 100.0, "a")
-    asked = {frame: memory.recall(1, frame, now=101.0) for frame in range(9, 14)}
-    assert asked == {9: None, 10: None, 11: "a", 12: "a", 13: None}
+    recalled = {frame: memory.recall(1, frame, now=101.0) for frame in range(9, 14)}
+    assert recalled == {9: None, 10: None, 11: "a", 12: "a", 13: None}
     assert memory.recall(1, 11, now=105.1) is None
     assert memory.recall(2, 11, now=101.0) is None
     memory.keep(1, 9, 102.0, "late")  # a lane was slower

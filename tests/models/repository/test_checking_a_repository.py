@@ -409,14 +409,14 @@ def test_where_a_model_can_be_left_early(root: Path, add_model: Builder) -> None
 
 
 def _graph(gives: str, takes: str = "x", width: int = 4) -> bytes:
-    made = model()
-    made.graph.input[0].name = made.graph.node[0].input[0] = takes
-    made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = width
-    made.graph.initializer[0].CopyFrom(
+    graph_model = model()
+    graph_model.graph.input[0].name = graph_model.graph.node[0].input[0] = takes
+    graph_model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = width
+    graph_model.graph.initializer[0].CopyFrom(
         numpy_helper.from_array(np.ones((width, 2), np.float32), "W")
     )
-    made.graph.output[0].name = made.graph.node[0].output[0] = gives
-    return made.SerializeToString()
+    graph_model.graph.output[0].name = graph_model.graph.node[0].output[0] = gives
+    return graph_model.SerializeToString()
 
 
 def test_pipelines_are_held_against_their_models(root: Path, add_model: Builder) -> None:

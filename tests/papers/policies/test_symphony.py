@@ -38,10 +38,10 @@ class View:
 def symphony(deadlines: Sequence[float], *, lanes: int = 1, **options: Any) -> Symphony:
     view = View()
     view.lanes = lanes
-    made = Symphony(SymphonyOptions(**options), max_batch=8, times=Times(), view=view)
+    policy = Symphony(SymphonyOptions(**options), max_batch=8, times=Times(), view=view)
     for id, deadline in enumerate(deadlines):
-        assert made.add(Request(id, "m", 0.0, deadline), now=0.0) is None
-    return made
+        assert policy.add(Request(id, "m", 0.0, deadline), now=0.0) is None
+    return policy
 
 
 def ids(proposal: object) -> list[int]:
@@ -50,20 +50,20 @@ def ids(proposal: object) -> list[int]:
 
 
 def test_a_batch_waits_until_no_further_request_could_join_it() -> None:
-    made = symphony([0.100, 0.200])
+    policy = symphony([0.100, 0.200])
     # Two rows take 30 ms and three 40: the window is from 60 to 70 ms.
-    waiting = made.propose(REPLICA, now=0.0)
+    waiting = policy.propose(REPLICA, now=0.0)
     assert isinstance(waiting, WaitUntil)
     assert waiting.at == pytest.approx(0.060)
-    assert ids(made.propose(REPLICA, now=waiting.at)) == [0, 1]
-    assert ids(made.propose(REPLICA, now=0.0699)) == [0, 1]
+    assert ids(policy.propose(REPLICA, now=waiting.at)) == [0, 1]
+    assert ids(policy.propose(REPLICA, now=0.0699)) == [0, 1]
 
 
 def test_a_request_that_joins_moves_the_window() -> None:
-    made = symphony([0.100])
-    first = made.propose(REPLICA, now=0.0)
-    made.add(Request(1, "m", 0.01, 0.110), now=0.01)
-    second = made.propose(REPLICA, now=0.01)
+    policy = symphony([0.100])
+    first = policy.propose(REPLICA, now=0.0)
+    policy.add(Request(1, "m", 0.01, 0.110), now=0.01)
+    second = policy.propose(REPLICA, now=0.01)
     assert isinstance(first, WaitUntil)
     assert isinstance(second, WaitUntil)
     assert (first.at, second.at) == (pytest.approx(0.070), pytest.approx(0.060))
@@ -76,9 +76,9 @@ def test_a_batch_of_the_largest_size_starts_at_once() -> None:
 def test_a_request_that_would_keep_the_batch_small_is_skipped_but_not_dropped() -> None:
     # With one lane and an SLO of 100 ms the target is four rows, which take 50 ms.
     deadlines = [0.100, 0.130, 0.130, 0.130, 0.130]
-    made = symphony(deadlines)
-    assert ids(made.propose(REPLICA, now=0.075)) == [1, 2, 3, 4]
-    assert made.expire(now=0.075) == []
+    policy = symphony(deadlines)
+    assert ids(policy.propose(REPLICA, now=0.075)) == [1, 2, 3, 4]
+    assert policy.expire(now=0.075) == []
     assert ids(symphony(deadlines, skipping=False).propose(REPLICA, now=0.075)) == [0]
 
 
@@ -91,10 +91,10 @@ def test_more_lanes_allow_larger_targets() -> None:
 
 
 def test_an_empty_queue_is_idle_and_best_effort_requests_run_without_waiting() -> None:
-    made = symphony([])
-    assert isinstance(made.propose(REPLICA, now=0.0), Idle)
-    made.add(Request(0, "m", 0.0, 9.0, best_effort=True), now=0.0)
-    assert ids(made.propose(REPLICA, now=0.0)) == [0]
+    policy = symphony([])
+    assert isinstance(policy.propose(REPLICA, now=0.0), Idle)
+    policy.add(Request(0, "m", 0.0, 9.0, best_effort=True), now=0.0)
+    assert ids(policy.propose(REPLICA, now=0.0)) == [0]
 
 
 @given(
@@ -106,11 +106,11 @@ def test_an_empty_queue_is_idle_and_best_effort_requests_run_without_waiting() -
 def test_no_batch_is_late_or_could_still_grow(
     deadlines: list[float], rows: list[int], now: float, skipping: bool
 ) -> None:
-    made = symphony([], skipping=skipping)
+    policy = symphony([], skipping=skipping)
     for id, deadline in enumerate(deadlines):
-        made.add(Request(id, "m", 0.0, deadline, rows=rows[id % len(rows)]), now=0.0)
-    made.expire(now=now)
-    proposal = made.propose(REPLICA, now=now)
+        policy.add(Request(id, "m", 0.0, deadline, rows=rows[id % len(rows)]), now=0.0)
+    policy.expire(now=now)
+    proposal = policy.propose(REPLICA, now=now)
     if isinstance(proposal, Proposal):
         takes = 0.010 + 0.010 * proposal.rows
         first = min(member.deadline for member in proposal.members)
@@ -120,9 +120,9 @@ def test_no_batch_is_late_or_could_still_grow(
     elif isinstance(proposal, WaitUntil):
         assert proposal.at > now
     else:
-        assert not len(made)
+        assert not len(policy)
 
 
 def test_it_is_made_by_name() -> None:
-    made = make_scheduler("symphony", {}, max_batch=8, times=Times(), view=View())
-    assert made.add(Request(0, "m", 0.0, 0.1), now=0.0) is None
+    policy = make_scheduler("symphony", {}, max_batch=8, times=Times(), view=View())
+    assert policy.add(Request(0, "m", 0.0, 0.1), now=0.0) is None

@@ -20,9 +20,9 @@ RAMPS = len(PRIOR)
 
 
 def served(**stated: float | str) -> ServedExits:
-    made = ServedExits(StatedExits(**stated), job_rows=2)  # type: ignore[arg-type]
-    made.learn(learnt(PRIOR))
-    return made
+    exits = ServedExits(StatedExits(**stated), job_rows=2)  # type: ignore[arg-type]
+    exits.learn(learnt(PRIOR))
+    return exits
 
 
 def eases(kind: str, rows: int) -> Array:
@@ -44,29 +44,29 @@ def test_every_window_and_every_run_is_as_accurate_as_promised(
     seed: int, kind: str, loss: float
 ) -> None:
     rows = 1500
-    made = served(accuracy_loss=loss)
-    made.rows(*stream(np.random.default_rng(seed), rows, RAMPS, eases(kind, rows)))
-    assert made.worst_window() <= math.floor(loss * 512)
-    so_far = np.cumsum(made.wrong)
+    exits = served(accuracy_loss=loss)
+    exits.rows(*stream(np.random.default_rng(seed), rows, RAMPS, eases(kind, rows)))
+    assert exits.worst_window() <= math.floor(loss * 512)
+    so_far = np.cumsum(exits.wrong)
     assert (so_far <= loss * np.arange(1, rows + 1)).all()
 
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), kind=st.sampled_from(["easy", "hard", "drift", "abrupt"]))
 def test_a_promise_for_the_run_holds_so_far_and_in_windows_of_2048(seed: int, kind: str) -> None:
-    made = served(promise="run")
-    made.rows(*stream(np.random.default_rng(seed), 3000, RAMPS, eases(kind, 3000)))
-    assert made.worst_window(2048) <= 20
-    assert (np.cumsum(made.wrong) <= 0.01 * np.arange(1, 3001)).all()
+    exits = served(promise="run")
+    exits.rows(*stream(np.random.default_rng(seed), 3000, RAMPS, eases(kind, 3000)))
+    assert exits.worst_window(2048) <= 20
+    assert (np.cumsum(exits.wrong) <= 0.01 * np.arange(1, 3001)).all()
 
 
 def test_a_promise_for_the_run_alarms_as_soon() -> None:
-    made = served(promise="run")
+    exits = served(promise="run")
     unsure, agrees = stream(np.random.default_rng(4), 1000, RAMPS, 3.0)
     agrees[600:] = False
-    made.rows(unsure, agrees)
-    assert made.saved(400) > 0.0
-    assert sum(made.wrong[600:]) <= 10
+    exits.rows(unsure, agrees)
+    assert exits.saved(400) > 0.0
+    assert sum(exits.wrong[600:]) <= 10
     with pytest.raises(ValueError, match=r"^promise must be 'window' or 'run', got 'day'$"):
         StatedExits(promise="day")
 
@@ -77,19 +77,19 @@ def test_few_answers_differ_when_ramps_are_suddenly_wrong_of_what_they_are_sure(
     seed: int, right: float
 ) -> None:
     rng = np.random.default_rng(seed)
-    made = served()
+    exits = served()
     unsure, agrees = stream(rng, 1000, RAMPS, 3.0)
     agrees[600:] &= rng.random((400, RAMPS)) < right
-    made.rows(unsure, agrees)
-    assert made.saved(400) > 0.0
-    assert sum(made.wrong[600:]) <= 10
+    exits.rows(unsure, agrees)
+    assert exits.saved(400) > 0.0
+    assert sum(exits.wrong[600:]) <= 10
 
 
 def test_where_nothing_is_ever_wrong_nearly_all_rows_leave_at_the_first_ramp_that_pays() -> None:
-    made = served()
+    exits = served()
     unsure = np.full((1200, RAMPS), 0.2)
-    made.rows(unsure, np.ones((1200, RAMPS), bool))
-    assert made.saved(600) > 0.8
+    exits.rows(unsure, np.ones((1200, RAMPS), bool))
+    assert exits.saved(600) > 0.8
 
 
 def test_a_stricter_promise_takes_a_longer_window() -> None:

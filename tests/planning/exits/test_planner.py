@@ -27,9 +27,9 @@ def sure(rows: int, *, wrong: tuple[int, ...] = ()) -> tuple[Array, Array]:
 @pytest.fixture
 def served() -> ServedExits:
     """A model whose ramps are learnt."""
-    made = ServedExits()
-    made.learn(learnt(GOOD))
-    return made
+    exits = ServedExits()
+    exits.learn(learnt(GOOD))
+    return exits
 
 
 def test_features_are_asked_for_until_there_are_ramps() -> None:
@@ -248,7 +248,9 @@ def test_a_computation_that_fails_lets_no_row_leave_and_is_reported(
     served.rows(*sure(300))
     assert any(served.policy.thresholds)
     faults: list[str] = []
-    served.runtime._on_fault = lambda what, error, fatal=False: faults.append(f"{what}: {error!r}")
+    served.runtime._on_fault = lambda subject, error, fatal=False: faults.append(
+        f"{subject}: {error!r}"
+    )
     with monkeypatch.context() as broken:
         broken.setattr(ExitsQuestion, "answer", lambda _: 1 / 0)
         served.rows(*sure(70))

@@ -72,7 +72,7 @@ def at_random(
     """One pipeline of up to so many stages, on an edge device and a server."""
     kinds = {"server": 1.0, "edge": float(draw.uniform(2.0, 8.0))}
     count = int(draw.integers(1, stages + 1))
-    made = []
+    drawn = []
     for at in range(count):
         ways = []
         for scale in range(configurations):
@@ -88,7 +88,7 @@ def at_random(
                     row_share=0.7**scale,
                 )
             )
-        made.append(
+        drawn.append(
             StageView(
                 f"s{at}",
                 tuple(ways),
@@ -104,6 +104,6 @@ def at_random(
             DeviceView("server", "server", 2, 4, memory=8e9, server=True),
         ),
         (LinkView("edge", "server", draw.uniform(0.3, 20.0) * MB, draw.uniform(0.002, 0.02)),),
-        (PipelineView("p", "edge", draw.uniform(0.1, 0.4), draw.uniform(5, 30), tuple(made)),),
+        (PipelineView("p", "edge", draw.uniform(0.1, 0.4), draw.uniform(5, 30), tuple(drawn)),),
         batches,
     )

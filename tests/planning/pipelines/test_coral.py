@@ -27,13 +27,13 @@ def resident(name="p", at=0, replica=0, *, seconds=0.01, cycle=0.1, **fields) ->
     )
 
 
-def assert_sound(schedule: DeviceSchedule, there: dict[tuple, Resident]) -> None:
+def assert_sound(schedule: DeviceSchedule, residents: dict[tuple, Resident]) -> None:
     """All three conditions, from what is handed out alone."""
     device, taken = schedule.device, schedule.windows()
-    assert {(p.pipeline, p.stage, p.replica) for p in taken} == set(there)
+    assert {(p.pipeline, p.stage, p.replica) for p in taken} == set(residents)
     by_stream: dict[int, list] = {at: [] for at in range(device.lanes)}
     for window in taken:
-        own = there[window.pipeline, window.stage, window.replica]
+        own = residents[window.pipeline, window.stage, window.replica]
         assert own.earliest <= window.start <= own.latest + 1e-12
         assert window.end - window.start == pytest.approx(own.seconds)
         assert window.end <= window.period <= own.cycle
@@ -80,16 +80,16 @@ def residents(draw) -> Resident:
 
 @given(st.lists(st.tuples(st.booleans(), residents()), max_size=40))
 def test_windows_stay_sound_as_replicas_come_and_go(steps):
-    schedule, there = DeviceSchedule(DEVICE), {}
+    schedule, residents = DeviceSchedule(DEVICE), {}
     for goes, window in steps:
-        if window.key in there:
+        if window.key in residents:
             if goes:
                 schedule.give_back(window.key)
-                del there[window.key]
+                del residents[window.key]
         elif schedule.place(window) is not None:
-            there[window.key] = window
-        assert_sound(schedule, there)
-    for key in list(there):
+            residents[window.key] = window
+        assert_sound(schedule, residents)
+    for key in list(residents):
         schedule.give_back(key)
     assert_sound(schedule, {})
     assert schedule.free() == [(at, 0.0, math.inf) for at in range(DEVICE.lanes)]
@@ -133,16 +133,16 @@ def test_memory_and_utilisation_bound_what_an_accelerator_holds():
         schedule.give_back(("unknown", 0, 0))
 
 
-def placed(asked, **changes):
+def placed(problem, **changes):
     return tuple(
         tuple(PlacedStage("server", **changes) for _ in pipeline.stages)
-        for pipeline in asked.pipelines
+        for pipeline in problem.pipelines
     )
 
 
 def test_stages_follow_one_another_within_half_of_the_slo():
-    asked = question(replace(TRAFFIC, slo=0.2), replace(TRAFFIC, name="other", slo=0.3))
-    answer = CoralSchedule(asked).schedule(placed(asked))
+    problem = question(replace(TRAFFIC, slo=0.2), replace(TRAFFIC, name="other", slo=0.3))
+    answer = CoralSchedule(problem).schedule(placed(problem))
     assert answer.unscheduled == ()
     ends = {(p.pipeline, p.stage): p for p in answer.windows}
     for name, cycle in (("traffic", 0.1), ("other", 0.15)):
@@ -152,8 +152,8 @@ def test_stages_follow_one_another_within_half_of_the_slo():
 
 
 def test_each_pipeline_has_one_replica_before_any_has_two():
-    asked = question(*(replace(TRAFFIC, name=f"p{k}") for k in range(30)))
-    answer = CoralSchedule(asked).schedule(placed(asked, replicas=3))
+    problem = question(*(replace(TRAFFIC, name=f"p{k}") for k in range(30)))
+    answer = CoralSchedule(problem).schedule(placed(problem, replicas=3))
     first = [key for key in answer.unscheduled if key[2] == 0]
     second = [window for window in answer.windows if window.replica > 0]
     assert answer.unscheduled
@@ -164,30 +164,32 @@ def test_each_pipeline_has_one_replica_before_any_has_two():
 @pytest.mark.parametrize("batch", [1, 4])
 def test_there_are_windows_for_all_rows_of_a_cycle(batch):
     """One that has a window runs a batch in a cycle, not back to back."""
-    asked = question()
-    answer = CoralSchedule(asked).schedule(placed(asked, batch=batch))
-    (pipeline,), (stages,) = asked.pipelines, answer.pipelines
+    problem = question()
+    answer = CoralSchedule(problem).schedule(placed(problem, batch=batch))
+    (pipeline,), (stages,) = problem.pipelines, answer.pipelines
     assert answer.unscheduled == ()
     for at, (stage, rate) in enumerate(zip(stages, pipeline.rates(), strict=True)):
-        there = [window for window in answer.windows if window.stage == at]
-        assert len(there) == stage.replicas == math.ceil(rate * 0.5 * pipeline.slo / (0.8 * batch))
+        windows = [window for window in answer.windows if window.stage == at]
+        assert (
+            len(windows) == stage.replicas == math.ceil(rate * 0.5 * pipeline.slo / (0.8 * batch))
+        )
     assert batch > 1 or max(stage.replicas for stage in stages) > 1
 
 
 def test_a_replica_for_the_rows_of_a_cycle_comes_only_with_a_window():
-    asked = question(replace(TRAFFIC, rate=3_000.0))
-    answer = CoralSchedule(asked).schedule(placed(asked))
+    problem = question(replace(TRAFFIC, rate=3_000.0))
+    answer = CoralSchedule(problem).schedule(placed(problem))
     assert answer.unscheduled == ()
     assert len(answer.windows) == sum(stage.replicas for stage in answer.pipelines[0])
     assert answer.pipelines[0][0].replicas < 300
 
 
 def test_the_autoscaler_takes_windows_and_gives_them_back():
-    asked = question()
-    schedule, stages = CoralSchedule(asked), placed(asked)[0]
+    problem = question()
+    schedule, stages = CoralSchedule(problem), placed(problem)[0]
     before = schedule.schedule((stages,)).windows
     new = sum(p.stage == 1 for p in before)
-    portion = schedule.add(asked.pipelines[0], stages, 1, new)
+    portion = schedule.add(problem.pipelines[0], stages, 1, new)
     assert portion.start >= next(p.end for p in before if p.stage == 0)
     schedule.remove("traffic", stages, 1, new)
     assert schedule.devices["server"].windows() == list(before)
@@ -197,9 +199,9 @@ def test_the_autoscaler_takes_windows_and_gives_them_back():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_each_placed_replica_is_scheduled_or_listed_as_unscheduled(seed):
-    asked = at_random(np.random.default_rng(seed))
-    answer = CoralSchedule(asked).schedule(distribute(asked))
+    problem = at_random(np.random.default_rng(seed))
+    answer = CoralSchedule(problem).schedule(distribute(problem))
     replicas = sum(stage.replicas for stages in answer.pipelines for stage in stages)
     assert len(answer.windows) + len(answer.unscheduled) == replicas
     for window in answer.windows:
-        assert window.end <= window.period <= 0.5 * asked.pipelines[0].slo
+        assert window.end <= window.period <= 0.5 * problem.pipelines[0].slo

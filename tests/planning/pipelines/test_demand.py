@@ -40,12 +40,16 @@ def test_fan_out_is_that_of_answered_rows_wherever_they_ran():
     demand = Demand(TRAFFIC)
     for second in range(31):
         frames = 15 * second
-        there, here = min(frames, 200), max(0, frames - 200)
+        server_frames, edge_frames = min(frames, 200), max(0, frames - 200)
         demand.note(
-            "edge", PipelineCounts(frames, {("detector", "brand"): (here, here)}, {}), now=second
+            "edge",
+            PipelineCounts(frames, {("detector", "brand"): (edge_frames, edge_frames)}, {}),
+            now=second,
         )
         demand.note(
-            "server", PipelineCounts(0, {("detector", "brand"): (there, 5 * there)}, {}), now=second
+            "server",
+            PipelineCounts(0, {("detector", "brand"): (server_frames, 5 * server_frames)}, {}),
+            now=second,
         )
     measured = demand.measured((30.0,), now=30.0)
     assert measured.rate == pytest.approx(15.0)

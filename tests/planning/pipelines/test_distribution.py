@@ -26,8 +26,8 @@ def batches(placed) -> list[int]:
     return [stage.batch for stage in placed[0]]
 
 
-def judged(asked: PlacementQuestion, placed):
-    judge = PipelineEstimator(asked, asked.pipelines[0], RULES)
+def judged(problem: PlacementQuestion, placed):
+    judge = PipelineEstimator(problem, problem.pipelines[0], RULES)
     return judge.estimate(judge.chosen(placed[0]))
 
 
@@ -40,9 +40,9 @@ def test_a_stage_that_shrinks_its_input_goes_to_the_edge_alone():
 def test_a_stage_that_grows_its_input_stays_on_the_server():
     crops = [replace(stage, row_bytes=60e3, devices=("server",)) for stage in TRAFFIC.stages[1:]]
     grown = replace(TRAFFIC, stages=(TRAFFIC.stages[0], *crops))
-    asked = question(grown, bandwidth=50e6)
-    assert devices(distribute(asked)) == ["server"] * 3
-    assert devices(distribute(asked, DistributionOptions(alpha=9.0)))[0] == "edge"
+    problem = question(grown, bandwidth=50e6)
+    assert devices(distribute(problem)) == ["server"] * 3
+    assert devices(distribute(problem, DistributionOptions(alpha=9.0)))[0] == "edge"
 
 
 def test_a_stage_that_grows_its_input_stays_at_the_edge_for_one_that_follows_it():
@@ -62,9 +62,9 @@ def test_the_less_bursty_stage_moves_first():
         stages = list(TRAFFIC.stages)
         stages[bursty] = replace(stages[bursty], burstiness=4.0)
         stages[calm] = replace(stages[calm], burstiness=1.0)
-        asked = question(replace(TRAFFIC, slo=0.3, stages=tuple(stages)))
-        asked = replace(asked, devices=(small, asked.devices[1]))
-        placed = distribute(asked)
+        problem = question(replace(TRAFFIC, slo=0.3, stages=tuple(stages)))
+        problem = replace(problem, devices=(small, problem.devices[1]))
+        placed = distribute(problem)
         assert devices(placed)[calm] == "edge"
         assert devices(placed)[bursty] == "server"
 
@@ -100,11 +100,11 @@ def test_without_a_link_all_stages_run_where_frames_come_in():
 def test_pipelines_of_one_device_share_it():
     """What one has taken the next does not get."""
     pipelines = [replace(TRAFFIC, name=f"p{k}") for k in range(4)]
-    asked = question(*pipelines)
-    placed = distribute(asked)
+    problem = question(*pipelines)
+    placed = distribute(problem)
     busy = 0.0
-    for pipeline, stages in zip(asked.pipelines, placed, strict=True):
-        judge = PipelineEstimator(asked, pipeline, RULES)
+    for pipeline, stages in zip(problem.pipelines, placed, strict=True):
+        judge = PipelineEstimator(problem, pipeline, RULES)
         busy += judge.load(judge.chosen(stages)).busy[0]
     assert busy <= 0.95
     assert {stages[0].device for stages in placed} == {"edge", "server"}
@@ -112,11 +112,11 @@ def test_pipelines_of_one_device_share_it():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_found_placement_is_feasible_wherever_the_server_alone_is(seed):
-    asked = at_random(np.random.default_rng(seed))
-    placed = distribute(asked)
-    judge = PipelineEstimator(asked, asked.pipelines[0], RULES)
+    problem = at_random(np.random.default_rng(seed))
+    placed = distribute(problem)
+    judge = PipelineEstimator(problem, problem.pipelines[0], RULES)
     first = [judge.cost(at, 1) for at in range(len(judge.rates))]
-    estimate = judged(asked, placed)
+    estimate = judged(problem, placed)
     assert estimate.latency <= max(judge.budget, judge.estimate(first).latency)
     if judge.estimate(first).latency <= judge.budget:
         assert estimate.latency <= judge.budget

@@ -31,9 +31,9 @@ from slacktide.planning.pipelines.problem import (
 ALONE = EstimateRules(budget=1.0, shared=False)
 
 
-def estimator(asked=None, rules=ALONE) -> PipelineEstimator:
-    asked = asked or question()
-    return PipelineEstimator(asked, asked.pipelines[0], rules)
+def estimator(problem=None, rules=ALONE) -> PipelineEstimator:
+    problem = problem or question()
+    return PipelineEstimator(problem, problem.pipelines[0], rules)
 
 
 def one_stage(rate=100.0, row_bytes=0.0, burst=1.0, **fields) -> PipelineView:
@@ -150,8 +150,8 @@ def test_rows_of_a_frame_that_need_several_batches_wait_for_these():
 def test_late_answers_are_worth_a_little_the_less_the_later():
     worth = []
     for slo in (0.01, 0.005):
-        asked = question(one_stage(10.0, slo=slo))
-        judge = estimator(asked, rules=EstimateRules(late_chance=0.05))
+        problem = question(one_stage(10.0, slo=slo))
+        judge = estimator(problem, rules=EstimateRules(late_chance=0.05))
         estimate = judge.estimate(judge.chosen([PlacedStage("edge")]))
         assert estimate.latency > slo
         assert estimate.worth == pytest.approx(10.0 * 0.05 * slo / estimate.latency)
@@ -254,8 +254,8 @@ def test_no_bandwidth_leaves_everything_at_home():
 
 def test_random_questions_can_be_asked():
     for seed in range(50):
-        asked = at_random(np.random.default_rng(seed))
-        judge = estimator(asked)
+        problem = at_random(np.random.default_rng(seed))
+        judge = estimator(problem)
         for costs in zip(*map(judge.choices, range(len(judge.rates))), strict=False):
             estimate = judge.estimate(costs)
             assert 0.0 <= estimate.worth <= sum(judge.rates[at] for at in judge.sinks) + 1e-9

@@ -131,12 +131,12 @@ def played(
             judged.add(frame.id)
     simulation.run(items)
     ends = {id: traffic.outcomes[id] for id in judged}
-    there = {
+    complete = {
         id: 1.0 - len(end.missing) / 2 if end.kind is OutcomeKind.SERVED else 0.0
         for id, end in ends.items()
     }
-    worth = [ACCURACY.get(traffic.sizes.get(id, 0), 0.0) * part for id, part in there.items()]
-    return fmean(part == 1.0 for part in there.values()), fmean(worth)
+    worth = [ACCURACY.get(traffic.sizes.get(id, 0), 0.0) * part for id, part in complete.items()]
+    return fmean(part == 1.0 for part in complete.values()), fmean(worth)
 
 
 @pytest.mark.slow

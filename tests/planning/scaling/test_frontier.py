@@ -70,9 +70,9 @@ def views(draw: st.DrawFn) -> ModelView:
 
 def _tried_one_by_one(view: ModelView) -> dict[int, int | None]:
     limits = view.limits
-    there = sorted(view.replicas, key=lambda replica: replica.ready_at)
+    present = sorted(view.replicas, key=lambda replica: replica.ready_at)
     new = ReplicaView(1, NOW + view.start_time, NOW)
-    replicas = tuple([*there, *[new] * limits.replicas_max][: limits.replicas_max])
+    replicas = tuple([*present, *[new] * limits.replicas_max][: limits.replicas_max])
     seconds = SecondsByCores(view.times, most_rows=max(2, limits.batch_max), p99=True)
 
     def work(kept: tuple[ReplicaView, ...]) -> QueueProjection:

@@ -35,8 +35,8 @@ def fit(factor: float = 1.0) -> CertainTimes:
 
 
 def _view(rate: float, limits: ScalingLimits = LIMITS, **others: object) -> ModelView:
-    there = (ReplicaView(limits.cores_min, 0.0, 0.0),) * limits.replicas_min
-    usual = {"times": fit(), "replicas": there, "budget": 1.0, "start_time": START}
+    replicas = (ReplicaView(limits.cores_min, 0.0, 0.0),) * limits.replicas_min
+    usual = {"times": fit(), "replicas": replicas, "budget": 1.0, "start_time": START}
     return model_view(limits=limits, rate=rate, **usual | others)
 
 
@@ -89,11 +89,11 @@ def limits_of(draw: st.DrawFn) -> ScalingLimits:
 )
 def test_no_wish_leaves_the_limits(name, limits, rates, budgets, lefts):
     planner = make_scaling_policy(name, {})
-    there = (ReplicaView(limits.cores_min, 0.0, 0.0),) * limits.replicas_min
+    replicas = (ReplicaView(limits.cores_min, 0.0, 0.0),) * limits.replicas_min
     for second, (rate, budget) in enumerate(zip(rates, budgets, strict=False)):
         waiting = tuple(Waiting(second, second + left) for left in sorted(lefts))
         view = _view(
-            rate, limits, budget=budget, waiting=waiting, replicas=there, arrived=30 * second
+            rate, limits, budget=budget, waiting=waiting, replicas=replicas, arrived=30 * second
         )
         target = planner.decide(view, now=float(second))
         assert limits.replicas_min <= target.replicas <= limits.replicas_max
@@ -101,8 +101,8 @@ def test_no_wish_leaves_the_limits(name, limits, rates, budgets, lefts):
         assert target.start_cores == 0 or limits.cores_min <= target.start_cores <= limits.cores_max
         assert 1 <= target.batch <= limits.batch_max
         assert 0 <= target.late <= len(lefts) + 600
-        there = tuple(
-            ReplicaView(target.cores, second + (0.0 if i < len(there) else START), float(second))
+        replicas = tuple(
+            ReplicaView(target.cores, second + (0.0 if i < len(replicas) else START), float(second))
             for i in range(target.replicas)
         )
 
@@ -273,9 +273,9 @@ def test_a_replica_that_starts_small_is_no_reason_to_be_asked():
     planner = make_scaling_policy("joint", {})
     limits = replace(LIMITS, replicas_min=2)
     alone = fit().of(1, 4).expected
-    there = (ReplicaView(4, 0.0, 0.0), ReplicaView(1, 0.5 * alone, 0.0))
+    replicas = (ReplicaView(4, 0.0, 0.0), ReplicaView(1, 0.5 * alone, 0.0))
     waiting = (Waiting(0.0, 1.1 * alone), Waiting(0.0, 1.6 * alone))
-    view = _view(0.0, limits, replicas=there, waiting=waiting)
+    view = _view(0.0, limits, replicas=replicas, waiting=waiting)
     assert planner.decide(view, now=0.0).late == 0
     # It will have the four cores of the other by the time it serves.
     assert not planner.is_urgent(view, now=0.0)

@@ -26,8 +26,8 @@ def _run(rate: Callable[[float], float], until: float) -> Iterator[tuple[float, 
     planner = make_scaling_policy("octopinf", {})
     replicas, arrived, now = 1, 0.0, 0.0
     while now <= until:
-        there = (ReplicaView(2, 0.0, 0.0),) * replicas
-        view = model_view(TEN_ROWS_A_SECOND, LIMITS, replicas=there, batch=4, arrived=int(arrived))
+        views = (ReplicaView(2, 0.0, 0.0),) * replicas
+        view = model_view(TEN_ROWS_A_SECOND, LIMITS, replicas=views, batch=4, arrived=int(arrived))
         target = planner.decide(view, now=now)
         assert (target.cores, target.batch) == (2, 4)
         replicas = target.replicas

@@ -41,8 +41,8 @@ def test_wishes_keep_to_the_limits_whatever_there_is(name: str, cores: tuple[int
     """As after a load of settings that allow other sizes, and before the first lane is open."""
     limits = ScalingLimits(2, 4, 1, 2, 3)
     waiting = (Waiting(0.0, 2.5), Waiting(0.0, math.inf, 2))
-    there = tuple(ReplicaView(count, 0.0, 0.0) for count in cores)
-    view = replace(_view(limits), waiting=waiting, replicas=there)
+    replicas = tuple(ReplicaView(count, 0.0, 0.0) for count in cores)
+    view = replace(_view(limits), waiting=waiting, replicas=replicas)
     target = make_scaling_policy(name, {}).decide(view, now=0.0)
     assert 2 <= target.cores <= 4
     assert 1 <= target.replicas <= 2

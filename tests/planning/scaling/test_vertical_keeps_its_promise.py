@@ -95,8 +95,8 @@ def test_as_many_are_late_in_the_walk_as_under_edf(waiting, free, batch):
     view = view_of(waiting, times, limits=ScalingLimits(batch_max=6), free=free)
     seconds = SecondsByCores(times, most_rows=6, p99=False)[1]
     work = QueueProjection(view, now=0.0, horizon=0.0, earliest=min(free), alone=seconds)
-    there = late_under_edf(waiting, free, times, cores=1, batch=batch, now=0.0)
-    assert work.late(free, seconds, batch) == there
+    replicas = late_under_edf(waiting, free, times, cores=1, batch=batch, now=0.0)
+    assert work.late(free, seconds, batch) == replicas
 
 
 @given(

@@ -135,8 +135,8 @@ def assert_sound(plan: Plan, sessions: Iterable[str]) -> None:
     for route in plan.routes:
         if route.client is not None:
             wanted, served = size[route.client].variant, int(route.pool.variant)
-            there = sorted(int(pool.variant) for pool in placed)
-            least = [side for side in there if side <= int(wanted or "0")] or there[:1]
+            sides = sorted(int(pool.variant) for pool in placed)
+            least = [side for side in sides if side <= int(wanted or "0")] or sides[:1]
             assert served == least[-1]
 
 

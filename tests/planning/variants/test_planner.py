@@ -364,19 +364,24 @@ def test_no_request_is_lost_and_every_plan_is_sound(
     lanes: int,
     slow: bool,
 ) -> None:
-    made = {"variants": variants, "lanes": lanes, "job_s": 0.3 if slow else 0.0, "start_s": 0.15}
-    ran = VirtualFamily(items_of(happens), **made)
-    asked = [event.request for _, event in happens if isinstance(event, Submitted)]
-    assert set(ran.outcomes) == {request.id for request in asked}
+    settings = {
+        "variants": variants,
+        "lanes": lanes,
+        "job_s": 0.3 if slow else 0.0,
+        "start_s": 0.15,
+    }
+    ran = VirtualFamily(items_of(happens), **settings)
+    requests = [event.request for _, event in happens if isinstance(event, Submitted)]
+    assert set(ran.outcomes) == {request.id for request in requests}
     for when, plan in ran.plans:
-        there = set()
+        open_ids = set()
         for at, event in happens:
             if at < when and not isinstance(event, Submitted | Cancelled):
-                (there.discard if isinstance(event, SessionClosed) else there.add)(event.id)
+                (open_ids.discard if isinstance(event, SessionClosed) else open_ids.add)(event.id)
         clients = {stated.client for stated in plan.inputs}
         assert_sound(plan, clients)
         assert len(plan.deployments) == len({(d.pool, d.lane) for d in plan.deployments})
-    again = VirtualFamily(items_of(happens), **made)
+    again = VirtualFamily(items_of(happens), **settings)
     assert again.plans == ran.plans
     assert again.outcomes == ran.outcomes
 
