@@ -199,8 +199,8 @@ async def test_without_openvino_it_names_the_command(models: Any, kit: Any, aren
     environment = os.environ | search_path(str(hidden.parent))
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True)
-    told = "backend: openvino is not installed; pip install 'slacktide[openvino]'\n"
-    assert (done.stdout.decode(), done.returncode) == (told, 0), done.stderr
+    message = "backend: openvino is not installed; pip install 'slacktide[openvino]'\n"
+    assert (done.stdout.decode(), done.returncode) == (message, 0), done.stderr
 
 
 def test_a_process_that_keeps_its_cores_is_moved_only_from_outside() -> None:

@@ -23,7 +23,7 @@ WAYS = (
     ("int8", "onnxruntime"),
     ("int8", "openvino"),
 )
-"""Precisions and backends, the model as it is first."""
+"""Precisions and backends, the model as it is comes first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,8 @@ async def chosen(definition: Any, times: dict[str, float | str]) -> tuple[str, s
             record=SimpleNamespace(table=LatencyTable.linear(time, time, 8, cores=[1, 2]))
         )
 
-    found, _, note = await fastest(definition, measure)
-    return found.settings.backend, note
+    winner, _, note = await fastest(definition, measure)
+    return winner.settings.backend, note
 
 
 async def test_auto_takes_the_faster_and_says_by_how_much(root: Path, add_model: Builder) -> None:
