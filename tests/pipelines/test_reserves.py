@@ -15,33 +15,33 @@ pytestmark = pytest.mark.replaces_parts  # the engine that `Frames` reads
 LINE = graph("a>b", "b>c", "a>d")
 
 
-def rest(seconds, *, max_batch=8, places=(), seen=()):
+def rest(seconds, *, max_batch=8, places=(), counted=()):
     engine = EngineStub(seconds, max_batch)
     engine.plan = Plan(places=places)
     fan_outs = [FanOut() for _ in LINE.edges]
-    for edge, rows in seen:
+    for edge, rows in counted:
         fan_outs[edge].observe(1, rows)
     return Reserves(LINE, fan_outs, engine), engine, fan_outs  # type: ignore[arg-type]
 
 
 def test_the_longest_branch_counts():
-    found, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.04})
-    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.05)
-    assert found.reserve("b", 1.0, now=0.0) == pytest.approx(0.03)
-    assert found.reserve("c", 1.0, now=0.0) == 0.0
+    reserves, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.04})
+    assert reserves.reserve("a", 1.0, now=0.0) == pytest.approx(0.05)
+    assert reserves.reserve("b", 1.0, now=0.0) == pytest.approx(0.03)
+    assert reserves.reserve("c", 1.0, now=0.0) == 0.0
 
 
 def test_rows_that_are_likely_count_in_as_many_batches_as_they_take():
-    found, *_ = rest({"A": 0.01, "B": 0.001, "C": 0.0, "D": 0.0}, max_batch=4, seen=[(0, 10)])
+    reserves, *_ = rest({"A": 0.01, "B": 0.001, "C": 0.0, "D": 0.0}, max_batch=4, counted=[(0, 10)])
     # 10 rows are three batches of four.
-    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.012)
+    assert reserves.reserve("a", 1.0, now=0.0) == pytest.approx(0.012)
 
 
 def test_where_time_is_short_the_lack_is_shared():
-    found, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.04})
-    assert found.reserve("a", 0.06, now=0.0) == pytest.approx(0.05)
-    assert found.reserve("a", 0.054, now=0.0) == pytest.approx(0.045)
-    assert found.reserve("a", -1.0, now=0.0) == 0.0
+    reserves, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.04})
+    assert reserves.reserve("a", 0.06, now=0.0) == pytest.approx(0.05)
+    assert reserves.reserve("a", 0.054, now=0.0) == pytest.approx(0.045)
+    assert reserves.reserve("a", -1.0, now=0.0) == 0.0
     gone, *_ = rest({"A": 0.01, "B": 0.02, "C": 0.03})
     assert gone.reserve("d", -1.0, now=0.0) == 0.0  # late, and its model is not served
 
@@ -49,36 +49,36 @@ def test_where_time_is_short_the_lack_is_shared():
 def test_no_time_is_kept_for_a_branch_that_takes_more_than_there_is():
     """Else a moment in which a stage was slow would have every frame refused at the source, and no
     batch of that stage would ever show that it is fast again."""
-    found, *_ = rest({"A": 0.01, "B": 0.02, "C": 9.0, "D": 0.03})
-    assert found.reserve("a", 0.05, now=0.0) == pytest.approx(0.03)
-    assert found.reserve("a", 0.02, now=0.0) == 0.0
-    assert found.reserve("b", 0.02, now=0.0) == 0.0
+    reserves, *_ = rest({"A": 0.01, "B": 0.02, "C": 9.0, "D": 0.03})
+    assert reserves.reserve("a", 0.05, now=0.0) == pytest.approx(0.03)
+    assert reserves.reserve("a", 0.02, now=0.0) == 0.0
+    assert reserves.reserve("b", 0.02, now=0.0) == 0.0
 
 
 def test_transfers_count_where_the_device_changes():
     far = {"device": "server", "p99": 0.02, "transfer": 0.1, "back": 0.05}
     places = (StagePlace("p", "b", **far), StagePlace("p", "c", **far))
-    found, *_ = rest({"A": 0.01, "B": 9.0, "C": 9.0, "D": 0.04}, places=places)
-    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.1 + 0.02 + 0.02 + 0.05)
-    assert found.place("b", now=0.0) is places[0]
-    assert found.place("d", now=0.0) is None
+    reserves, *_ = rest({"A": 0.01, "B": 9.0, "C": 9.0, "D": 0.04}, places=places)
+    assert reserves.reserve("a", 1.0, now=0.0) == pytest.approx(0.1 + 0.02 + 0.02 + 0.05)
+    assert reserves.place("b", now=0.0) is places[0]
+    assert reserves.place("d", now=0.0) is None
 
 
 def test_predictions_are_kept_for_a_moment_or_until_the_plan_changes():
-    found, engine, _ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.0})
-    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.05)
+    reserves, engine, _ = rest({"A": 0.01, "B": 0.02, "C": 0.03, "D": 0.0})
+    assert reserves.reserve("a", 1.0, now=0.0) == pytest.approx(0.05)
     engine.seconds["C"] = 0.1
-    assert found.reserve("a", 1.0, now=0.05) == pytest.approx(0.05)
-    assert found.reserve("a", 1.0, now=0.15) == pytest.approx(0.12)
+    assert reserves.reserve("a", 1.0, now=0.05) == pytest.approx(0.05)
+    assert reserves.reserve("a", 1.0, now=0.15) == pytest.approx(0.12)
     engine.plan = Plan(places=(StagePlace("p", "c", "far", p99=0.0),))
-    assert found.reserve("a", 1.0, now=0.15) == pytest.approx(0.02)
+    assert reserves.reserve("a", 1.0, now=0.15) == pytest.approx(0.02)
 
 
 def test_a_model_that_is_not_served_takes_no_time():
-    found, *_ = rest({"A": 0.01, "D": 0.0})
-    assert found.reserve("a", 1.0, now=0.0) == 0.0
-    assert found.most_rows["b"] == 0
-    assert found.most_rows["a"] == 8
+    reserves, *_ = rest({"A": 0.01, "D": 0.0})
+    assert reserves.reserve("a", 1.0, now=0.0) == 0.0
+    assert reserves.most_rows["b"] == 0
+    assert reserves.most_rows["a"] == 8
 
 
 def test_fan_out_is_learnt_with_how_much_it_varies():
@@ -95,10 +95,10 @@ def test_fan_out_is_learnt_with_how_much_it_varies():
     assert fan_out.mean == pytest.approx(0.0, abs=0.001)
 
 
-def asked(found, fan_outs, seconds, *, begin=0.0, answered=0, step=0.1):
+def asked(reserves, fan_outs, seconds, *, begin=0.0, answered=0, step=0.1):
     """What is kept at last, where so many of a hundred requests are answered."""
     for number in range(round(seconds / step)):
-        kept = found.reserve("a", 0.2, now=begin + number * step)
+        kept = reserves.reserve("a", 0.2, now=begin + number * step)
         if number % 100 < answered:
             fan_outs[0].observe(1, 20)
     return kept
@@ -106,9 +106,9 @@ def asked(found, fan_outs, seconds, *, begin=0.0, answered=0, step=0.1):
 
 def test_a_fan_out_that_has_a_stage_refused_is_forgotten():
     """Of a burst; as nothing is answered any more, no answer could say that it is over."""
-    found, _, fan_outs = rest({"A": 0.01, "B": 0.0005, "C": 0.0, "D": 0.0}, seen=[(0, 80)])
-    assert asked(found, fan_outs, 10.0) == pytest.approx(0.04)
-    assert asked(found, fan_outs, 1.0, begin=10.0) == pytest.approx(0.0005)
+    reserves, _, fan_outs = rest({"A": 0.01, "B": 0.0005, "C": 0.0, "D": 0.0}, counted=[(0, 80)])
+    assert asked(reserves, fan_outs, 10.0) == pytest.approx(0.04)
+    assert asked(reserves, fan_outs, 1.0, begin=10.0) == pytest.approx(0.0005)
     assert fan_outs[0].handed_on == 80  # what was counted stays
 
 
@@ -117,8 +117,8 @@ def test_a_fan_out_that_has_a_stage_refused_is_forgotten():
 )
 def test_a_stage_that_answers_or_has_time_left_forgets_nothing(answered, step, kept):
     seconds = {"A": 0.01, "B": 0.0005, "C": 0.0, "D": 0.0}
-    found, _, fan_outs = rest(seconds, seen=[(0, 20)])
-    assert asked(found, fan_outs, 60.0, answered=answered, step=step) == pytest.approx(kept)
+    reserves, _, fan_outs = rest(seconds, counted=[(0, 20)])
+    assert asked(reserves, fan_outs, 60.0, answered=answered, step=step) == pytest.approx(kept)
 
 
 def test_lateness_of_parts_is_expected_of_the_next_and_forgotten():
@@ -144,12 +144,12 @@ def test_shared_stages_count_where_most_of_their_rows_run():
         StagePlace("p", "c", **far),
         StagePlace("p", "d", **far),
     )
-    found, *_ = rest({"A": 0.01, "B": 0.3, "C": 9.0, "D": 9.0}, places=places)
-    assert found.place("a", now=0.0) is None
-    assert found.place("b", now=0.0) is places[1]
-    assert [found.shared(name, now=0.0) for name in "abc"] == [*places[:2], None]
-    assert found.elsewhere["a"] == pytest.approx(3 * 0.02 + 0.05)
-    assert found.reserve("b", 1.0, now=0.0) == pytest.approx(0.1 + 0.02 + 0.05)
-    assert found.reserve("a", 1.0, now=0.0) == pytest.approx(0.3 + 0.1 + 0.02 + 0.05)
+    reserves, *_ = rest({"A": 0.01, "B": 0.3, "C": 9.0, "D": 9.0}, places=places)
+    assert reserves.place("a", now=0.0) is None
+    assert reserves.place("b", now=0.0) is places[1]
+    assert [reserves.shared(name, now=0.0) for name in "abc"] == [*places[:2], None]
+    assert reserves.elsewhere["a"] == pytest.approx(3 * 0.02 + 0.05)
+    assert reserves.reserve("b", 1.0, now=0.0) == pytest.approx(0.1 + 0.02 + 0.05)
+    assert reserves.reserve("a", 1.0, now=0.0) == pytest.approx(0.3 + 0.1 + 0.02 + 0.05)
     with pytest.raises(ValueError, match="takes of p/a"):
         StagePlace("p", "a", takes="some")
