@@ -301,3 +301,23 @@ def test_the_rarest_of_many_classes_are_guarded_and_supplied_ones_stay() -> None
     assert set(classes.windows) == {99, *range(40 - MOST_CLASSES + 1, 40)}
     classes.add((0,), [(0.1,)] * 999, [(True,)] * 999, (39,) * 999)
     assert len(classes.windows[39]) == CLASS_ROWS
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_remembered_answers_of_a_class_count_without_a_margin(remembers: bool) -> None:
+    classes = JudgedClasses(2, 0.01, remembers=remembers)
+    rows = [[0.4, 0.4]] + [[0.1, 0.1]] * 59
+    agrees = [[False, False]] + [[True, True]] * 59
+    classes.add([0, 1], rows, agrees, [7] * 60)
+    guard = classes.guard(7, [0, 1])
+    assert guard is not None
+    assert guard.highest().tolist() == pytest.approx([0.4 if remembers else 0.2, 0.2])
+    assert guard.search([1]).uncertainty.max() == pytest.approx(0.2)
+    behind = classes.guard(7, [1])
+    assert behind is not None
+    assert behind.highest().tolist() == pytest.approx([0.2])
+    strict = JudgedClasses(2, 0.01, (7,), remembers=remembers)
+    strict.add([0, 1], rows, agrees, [7] * 60)
+    alone = strict.guard(7, [0, 1])
+    assert alone is not None
+    assert alone.highest().tolist() == pytest.approx([0.2, 0.2])

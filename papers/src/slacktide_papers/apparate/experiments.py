@@ -54,8 +54,9 @@ RUN, RUN_AUTO = (
     ours("auto, run, 5 %", "auto", promise="run"),
 )
 """The promise is kept over the run, not in every window of 512 answers."""
-MEMORY, MEMORY_RUN, MEMORY_RELEASE = (
+MEMORY, MEMORY_SHRINK, MEMORY_RUN, MEMORY_RELEASE = (
     ours("memory", "auto", remember=REMEMBERED),
+    ours("memory, shrink", "shrink", remember=REMEMBERED),
     ours("memory, run", "auto", remember=REMEMBERED, promise="run"),
     ours("memory, release", "release", ramp_budget=0.02, remember=REMEMBERED),
 )
@@ -233,7 +234,7 @@ _ON_STREAMS = (
     _experiment(
         "capacity-hours",
         "The same on videos of an hour",
-        (VANILLA, SHRINK, AUTO),
+        (VANILLA, SHRINK, AUTO, MEMORY_SHRINK, MEMORY),
         _AT_MOST,
         is_video,
         hours=True,

@@ -48,14 +48,23 @@ class Guard:
     is_strict: bool = False
     """Whether the margin must be kept too."""
     margin: float = MARGIN
+    first_margin: float | None = None
+    """Margin of the first column; None: that of all columns."""
 
     def search(
         self, columns: Sequence[int] | slice = slice(None), margin: float | None = None
     ) -> ThresholdSearch:
         """Return these rows as a condition for thresholds of the ramps in these columns."""
-        unsure, agrees = (part[:, columns] for part in self.verdicts)
-        margin = self.margin if margin is None else margin
-        return ThresholdSearch(margin * unsure, agrees, (0.0,) * unsure.shape[1], self.most)
+        scaled = self._scaled(margin)[:, columns]
+        agrees = self.verdicts[1][:, columns]
+        return ThresholdSearch(scaled, agrees, (0.0,) * scaled.shape[1], self.most)
+
+    def _scaled(self, margin: float | None = None) -> Array:
+        """Return the uncertainties times a margin; None: the guard's own."""
+        scaled: Array = self.verdicts[0] * (self.margin if margin is None else margin)
+        if margin is None and self.first_margin is not None:
+            scaled[:, 0] = self.verdicts[0][:, 0] * self.first_margin
+        return scaled
 
     def holds(self, thresholds: Array) -> bool:
         """Whether thresholds in force keep the condition."""
@@ -63,8 +72,7 @@ class Guard:
 
     def highest(self) -> Array:
         """Return the highest threshold of each column that keeps the condition by itself."""
-        unsure, agrees = self.verdicts
-        wrong: Array = self.margin * np.sort(np.where(agrees, np.inf, unsure), axis=0)
+        wrong: Array = np.sort(np.where(self.verdicts[1], np.inf, self._scaled()), axis=0)
         highest: Array = wrong[self.most] if self.most < len(wrong) else np.full(wrong.shape[1:], 9)
         return highest
 
@@ -72,8 +80,17 @@ class Guard:
 class JudgedClasses:
     """The last judged rows of each guarded class, by the ramps at all positions."""
 
-    def __init__(self, positions: int, loss: float, whole_model_only: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        positions: int,
+        loss: float,
+        whole_model_only: Sequence[int] = (),
+        *,
+        remembers: bool = False,
+    ) -> None:
+        """`remembers`: whether ramp 0 gives remembered answers."""
         self.loss = max(CLASS_LOSS, loss)
+        self._remembers = remembers
         self._positions, self._whole = positions, frozenset(whole_model_only)
         self.windows: dict[int, JudgedWindow] = {}
         self._permanent = set(whole_model_only)
@@ -133,7 +150,9 @@ class JudgedClasses:
             return Guard((leaving(unsure), agrees), 0, is_strict=True)
         if count >= GUARDED_ROWS:
             most = max(0, most_wrong(count, self.loss))
-        return Guard((leaving(unsure), agrees), most)
+        # Remembered answers are wrong at changes, which have a promise without a margin.
+        first = 1.0 if self._remembers and ramps and ramps[0] == 0 else None
+        return Guard((leaving(unsure), agrees), most, first_margin=first)
 
     def guards(self, ramps: Sequence[int]) -> tuple[Guard, ...]:
         """Return the guards of all classes."""

@@ -84,6 +84,8 @@ class PoolExits(ScopeState):
         self.times = PassTimes(())
         self.everywhere = JudgedWindow(FULL_ROWS)
         """Rows judged at every position."""
+        self.remembers = False
+        """Whether ramp 0 gives remembered answers."""
         self.classes = self.classes_everywhere = self._no_classes(0)
         """The last judged rows by class: judged by active ramps, and at every position."""
         self.class_rows: Counter[int] = Counter()
@@ -98,8 +100,6 @@ class PoolExits(ScopeState):
         """Value of `rows` at which a warm-up ends."""
         self.unfit: set[int] = set()
         """Positions whose ramps could not be opened, or cost too much on their own."""
-        self.remembers = False
-        """Whether ramp 0 gives remembered answers."""
         self.revision = 0
         self.refused = False
         self.ramps: tuple[int, ...] = ()
@@ -132,7 +132,8 @@ class PoolExits(ScopeState):
 
     def _no_classes(self, positions: int) -> JudgedClasses:
         stated = self.stated
-        return JudgedClasses(positions, stated.accuracy_loss, stated.whole_model_only)
+        loss, whole = stated.accuracy_loss, stated.whole_model_only
+        return JudgedClasses(positions, loss, whole, remembers=self.remembers)
 
     @property
     def has_fixed_thresholds(self) -> bool:
