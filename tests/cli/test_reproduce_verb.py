@@ -41,14 +41,14 @@ def test_rows_and_goals_are_printed_and_kept_for_the_next_time(tiny: Path):
     done = call("table-3", "--quick", "--setting", "P", "--jobs", "1")
     assert done.exit_code == 0, done.output
     assert "two-modal" in done.output
-    assert "10 runs of 60 requests, 0 of them stored" in done.output
+    assert "11 runs of 60 requests, 0 of them stored" in done.output
     assert "missed" not in done.output
     assert "too short: a quick run cannot decide" in " ".join(done.output.split())
     assert (tiny / "cache" / "slacktide" / "reproduce-orloj.jsonl").is_file()
     again = call("table-3", "--quick", "--setting", "p", "--jobs", "1")
-    assert "10 runs of 60 requests, 10 of them stored" in again.output
+    assert "11 runs of 60 requests, 11 of them stored" in again.output
     fresh = call("table-3", "--quick", "--setting", "P", "--jobs", "1", "--fresh")
-    assert "10 runs of 60 requests, 0 of them stored" in fresh.output
+    assert "11 runs of 60 requests, 0 of them stored" in fresh.output
 
 
 def test_files_are_written(tiny: Path):
@@ -78,16 +78,16 @@ def test_a_pipe_has_whole_lines_and_progress_beside_them(
     monkeypatch.delenv("COLUMNS", raising=False)
     done = call("table-3", "--quick", "--setting", "P", "--jobs", "1")
     progress = done.stderr.splitlines()
-    assert progress[0] == "0 of 10 runs"
-    assert progress[3].startswith("3 of 10 runs (P ")
+    assert progress[0] == "0 of 11 runs"
+    assert progress[3].startswith("3 of 11 runs (P ")
     assert progress[3].endswith(" left")
-    assert len(progress) == 11
-    assert "of 10 runs (" not in done.stdout
+    assert len(progress) == 12
+    assert "of 11 runs (" not in done.stdout
     assumed = [line for line in done.stdout.splitlines() if line.startswith("  - ")]
     assert max(map(len, assumed)) > 100  # one line each, and nothing behind it
     assert [line.rstrip() for line in assumed] == assumed
     again = call("table-3", "--quick", "--setting", "P", "--jobs", "1", "--csv", "-")
-    assert (again.stdout.count("two-modal"), again.stderr) == (10, "")
+    assert (again.stdout.count("two-modal"), again.stderr) == (11, "")
 
 
 def test_ctrl_c_says_how_much_is_kept_and_how_to_go_on(tiny: Path, monkeypatch: pytest.MonkeyPatch):
@@ -105,9 +105,9 @@ def test_ctrl_c_says_how_much_is_kept_and_how_to_go_on(tiny: Path, monkeypatch: 
     done = call(*flags, "--fresh")
     assert done.exit_code == 130
     assert done.stdout == ""
-    message = f"interrupted: 3 of 10 runs are stored in {state}; the same command without --fresh"
+    message = f"interrupted: 3 of 11 runs are stored in {state}; the same command without --fresh"
     assert done.stderr.splitlines()[-1] == f"{message} continues from there"
-    assert "10 runs of 60 requests, 3 of them stored" in call(*flags).output
+    assert "11 runs of 60 requests, 3 of them stored" in call(*flags).output
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from slacktide.executors.cgroups import limit_memory, release_memory
 from slacktide.executors.hand_over.output_file import OutputWriter
 from slacktide.executors.hand_over.protocol import FrameKind, FrameReader, decode_text, encode_batch
 from slacktide.executors.hand_over.worker import BatchRunner
+from slacktide.executors.openvino_session import CancelOptions
 from slacktide.executors.ports import BatchOrder
 from slacktide.executors.process import ProcessExecutor
 
@@ -117,8 +119,8 @@ class Failing:
     """A session whose every batch runs out of memory."""
 
     interface = None
-
     stages = None
+    opener = SimpleNamespace(run_options=CancelOptions)
 
     def run(self, *_: Any) -> Any:
         raise MemoryError
