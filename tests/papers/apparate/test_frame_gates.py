@@ -62,8 +62,11 @@ def test_signals_see_what_moves() -> None:
     small = grey(pictures)
     assert small.shape == (6, 32, 32)
     early = np.ones((6, 4), np.float32)
-    pixels, motion, features = gates(small, early, 0.01)
+    early[3, 0] = 3.0
+    doubt = np.array([0.5, 0.5, 0.1, 0.5, 0.5, 0.5])
+    pixels, motion, features = gates(small, early, doubt, 0.01)
     for gate in (pixels, motion):
         assert gate.signal(5, 4) > 3.0 * gate.signal(4, 3)
     assert motion.signal(5, 4) == pytest.approx(64 / 1024, abs=0.02)
     assert features.signal(5, 4) == 0.0
+    assert features.signal(3, 1) == pytest.approx(5.0 * features.signal(3, 2))
