@@ -64,8 +64,8 @@ class ServerCommand:
     folder: Path
     """Its state folder, with its lock and log."""
     peers: tuple[str, ...] = ()
-    """Addresses of peers. Peers find each other if one of two dials, so a change needs no
-    restart."""
+    """Addresses of peers. It is enough if one of two peers connects to the other, so a change
+    needs no restart."""
     processors: tuple[int, ...] = ()
     """Processors that it may use; empty: all."""
 

@@ -34,8 +34,8 @@ size."""
 
 def non_negative(rows: _Floats, target: _Floats) -> _Floats:
     """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4) or (n, 3), `target` (n,).
-    Solves each set of coefficients without bounds, and returns the best solution that is ≥ 0. One
-    of them is the optimum: the solution for the set of coefficients that are positive in it."""
+    Solves each set of coefficients without bounds, and returns the best solution that is ≥ 0. That
+    is the optimum, because one set has exactly the coefficients that are positive there."""
     count = rows.shape[1]
     scale = np.sqrt(np.add.reduce(rows * rows, axis=0))
     columns, projected = _triangle(rows / scale, target)

@@ -3,8 +3,8 @@
 `DeeBERT` has BERT's pooler: a dense layer as wide as the features, and tanh. `two layers` has two
 layers, half and a quarter as wide as the features (§3.1 tries both kinds). Numpy trains them on the
 model's logits for the first three quarters of the rows that our ramps learn from; the last layer is
-then dropped, and learnt like a ramp of ours. The hidden layers take 1 to 3 µs at batch 1, which
-tables leave out.
+then replaced by one that is learnt like our ramps. The hidden layers take 1 to 3 µs at batch 1,
+which tables leave out.
 """
 
 from __future__ import annotations

@@ -57,10 +57,10 @@ class GatedRun:
     """Share of frames that got an earlier frame's answer."""
     agreement: float
     caught: float
-    """Share of changes of the model's answer that are followed within two frames, before the next
-    change."""
+    """Share of changes of the model's answer after which the gate gives the new answer within two
+    frames, before the next change."""
     delay_p95: float
-    """95th percentile of that delay, in frames, over changes whose answer lasts two further
+    """95th percentile of the frames until it does, over changes whose answer lasts two further
     frames."""
 
 

@@ -15,7 +15,7 @@ SCHEDULERS = ("clipper", "nexus", "clockwork", "orloj")
 """The four systems of every table, in the order of its columns."""
 
 SLOS = (1.5, 2.0, 3.0, 4.0, 5.0)
-"""SLOs of every table, × P99 of the time alone, which is the time of a batch of one request."""
+"""SLOs of every table, as multiples of the P99 time of a request that runs alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ _MOST_CACHED = 8
 
 
 class SsdDecoder:
-    """The outputs of `box_outputs`."""
+    """Makes the outputs of `box_outputs` from those of an SSD head."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class SimulationError(Exception):
 
 @read_only
 class DrawnRequest(Request):
-    """A request that carries its true length, for `ByLength` and for yardsticks. No policy may read
+    """A request that carries its true length, for `ByLength` and `OracleSlack`. No policy may read
     the length. (`scheduling`, a lower layer, cannot import this class.)"""
 
     length: float = 0.0

@@ -20,8 +20,8 @@ batch that they need, one after another.
 
 The worth of a sink is a product: its rows per second, the share of them that stages and links on
 the way can handle, their accuracies, and the share that is likely to be in time. A stage can handle
-n b / latency(b) rows per second, and no replica is more than `FULL` busy. The last share is 1 up to
-the budget (a part of the SLO), 0 (or `late_chance`) at the SLO, and linear in between. An
+n b / latency(b) rows per second, and no replica is more than `FULL` busy. The share in time is 1 up
+to the budget (a part of the SLO), 0 (or `late_chance`) at the SLO, and linear in between. An
 overloaded link or lane drops rows that wait too long, so the other rows wait as at a load of
 `BUSY`.
 """

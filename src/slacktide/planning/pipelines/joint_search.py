@@ -57,8 +57,9 @@ class _Group:
     load: Load
 
     def climb(self) -> None:
-        """Climb from several starts, and take the best. At a start, one pipeline is wholly on one
-        device, or where each stage is fastest, and the others are placed best beside it."""
+        """Climb from several starts, and take the best. At each start, one pipeline is wholly on
+        one device, or each of its stages on its fastest one, and the others are placed around
+        it."""
         searches = [PipelineSearch(estimator) for estimator in self.estimators]
         neighbours = list(_neighbours(searches))
         best, costs = self._climb(neighbours), self.costs
@@ -76,7 +77,7 @@ class _Group:
             self._place(number, stages)
 
     def _climb(self, neighbours: Sequence[tuple[int, int, StageCost]]) -> PlacementScore:
-        """Change one stage at a time while all together become better; return the score."""
+        """Change one stage at a time while the pipelines' joint score rises; return it."""
         now, since = self.score(), 0
         while since < len(neighbours):
             for number, at, cost in neighbours:

@@ -244,7 +244,7 @@ class ServerCall(PendingRequest):
 
         if opened:
             limits.admit(client)
-        version.enter()  # so that it is not unloaded before
+        version.enter()  # so that it is not unloaded meanwhile
         try:
             text.encode(call.inputs, client, version.check.most_rows, encoded, is_wanted)
         except WireError:
