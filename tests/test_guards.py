@@ -30,7 +30,7 @@ CEILINGS = {
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_274,
-    "planning": 12_666,
+    "planning": 12_667,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 86_004,
+    "serving": 86_005,
     "client": 2_258,
     "lab": 20_889,
     "testing": 400,
     "papers": 12_692,
-    "all": 122_199,
+    "all": 122_200,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
