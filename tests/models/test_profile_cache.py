@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 from collections.abc import Collection
 from dataclasses import replace
@@ -15,10 +16,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from slacktide.domain.padding import PaddedOutput
+from slacktide.executors.agreement import Agreement
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.session import ModelSession
+from slacktide.executors.timed_replica import MeasuringError
 from slacktide.executors.warm_up import WarmUp
+from slacktide.models import profile_cache
 from slacktide.models.families import PreparedVersion, prepare_version
 from slacktide.models.learnt import times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
@@ -209,6 +213,37 @@ def test_a_profile_of_before_rows_were_checked_is_taken_anew(root: Path) -> None
     assert document["profile"].pop("dependence") == ""
     path.write_text(json.dumps(document))
     assert ProfileCache(ProfileStore()).find(definition, [1]) is None
+
+
+def test_the_agreement_of_another_backend_is_kept_and_a_damaged_one_is_measured_anew(
+    root: Path,
+) -> None:
+    definition = read(root, "backend: openvino\ninputs: {x: {shape: [4]}}")
+    agreement = measured(definition).agreement
+    assert agreement is not None
+    assert agreement.error == 0.0
+    found = ProfileCache(ProfileStore()).find(definition, [1])
+    assert found is not None
+    assert found.agreement == agreement
+    (path,) = (root / "m" / "1").glob("profile.*.json")
+    document = json.loads(path.read_text())
+    document["profile"]["agreement"] = {"error": 0.0, "rows": 3}
+    path.write_text(json.dumps(document))
+    assert ProfileCache(ProfileStore()).find(definition, [1]) is None
+
+
+@pytest.mark.replaces_parts
+def test_answers_of_another_shape_are_refused_and_not_stored(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def differs(*_: object, **__: object) -> Agreement:
+        return Agreement(math.inf, "y", None, 1, sampled=False)
+
+    monkeypatch.setattr(profile_cache, "find_agreement", differs)
+    definition = read(root, "backend: openvino\ninputs: {x: {shape: [4]}}")
+    with pytest.raises(MeasuringError, match="answers differ too much"):
+        measured(definition)
+    assert not [*(root / "m" / "1").glob("profile.*.json")]
 
 
 def test_a_verdict_from_serving_counts_at_the_next_start(root: Path) -> None:

@@ -191,8 +191,11 @@ _NO_NEW_PRIVILEGES = 38  # linux/prctl.h
 
 def keep_cores() -> None:
     """Let calls of this process that would change the cores of its threads do nothing, from now on.
-    The server, which is another process, still moves them. Raises OSError."""
-    affinity, seccomp = _CALLS[os.uname().machine]
+    The server, which is another process, still moves them. Raises ModelError if that is impossible
+    here."""
+    if (machine := os.uname().machine) not in _CALLS:
+        raise ModelError(f"backend: openvino is not served on {machine}")
+    affinity, seccomp = _CALLS[machine]
     steps = (
         (_LOAD, 0, 0, 0),
         (_EQUAL, 0, 1, affinity),
@@ -205,4 +208,5 @@ def keep_cores() -> None:
     libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     all_threads = 1  # SECCOMP_FILTER_FLAG_TSYNC
     if libc.syscall(seccomp, 1, all_threads, ctypes.create_string_buffer(described)) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        reason = os.strerror(ctypes.get_errno())
+        raise ModelError(f"backend: openvino needs a seccomp filter, which is refused: {reason}")

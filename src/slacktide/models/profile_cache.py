@@ -25,7 +25,7 @@ from slacktide.executors.measuring import Measurement, measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ExitSource, ModelSource, SessionSize
 from slacktide.executors.timed_replica import MeasuringError
-from slacktide.models.backends import candidates
+from slacktide.models.backends import candidates, check_agreement
 from slacktide.models.bootstrap import Interval
 from slacktide.models.exit_files import exit_source
 from slacktide.models.learnt import LearntTimes, size_table
@@ -203,6 +203,8 @@ class ProfileCache:
         try:
             interface = ModelInterface.from_dict(stored["interface"])
             record = ProfileRecord.from_dict(stored["record"])
+            compared = stored.get("agreement")
+            agreement = None if compared is None else Agreement(**compared)
         except (ProfileError, KeyError, TypeError, ValueError, OverflowError) as error:
             log.warning("profile of %s ignored: %s", definition.where, error)
             return None
@@ -230,7 +232,6 @@ class ProfileCache:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
         padded = _padded_outputs(stored.get("padded_outputs"))
-        compared = stored.get("agreement")
         return ProfiledModel(
             record,
             interface,
@@ -238,7 +239,7 @@ class ProfileCache:
             key=key,
             dependence=str(dependence),
             padded_outputs=padded,
-            agreement=None if compared is None else Agreement(**compared),
+            agreement=agreement,
         )
 
     def _drops_axis(self, definition: ModelDefinition, interface: ModelInterface) -> bool:
@@ -329,6 +330,8 @@ class ProfileCache:
             agreement = await find_agreement(
                 executor, reference, source, cores=cores[-1], budget_s=budget_s
             )
+            if not math.isfinite(agreement.error):  # which no file can hold
+                check_agreement(definition, agreement)
         measured = replace(measured, dependence=dependence)
         return await self._store_measured(definition, measured, agreement)
 
