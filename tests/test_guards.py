@@ -23,10 +23,10 @@ CEILINGS = {
     "cluster": 1_590,
     "domain": 3_159,
     "engine": 4_304,
-    "executors": 14_052,
+    "executors": 14_056,
     "exits": 2_150,
     "frontends": 8_222,
-    "models": 12_161,
+    "models": 12_164,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_274,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 86_005,
+    "serving": 86_012,
     "client": 2_258,
     "lab": 20_889,
     "testing": 400,
     "papers": 12_692,
-    "all": 122_200,
+    "all": 122_207,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
