@@ -102,9 +102,10 @@ def of_the_family(case: Case, at: float, pending: Sequence[int]) -> Iterable[tup
     """For each length x and size k, the first k no longer than x that would be on time."""
     in_order = sorted(pending, key=lambda i: (case.deadlines[i], i))
     for longest in {case.lengths[i] for i in pending}:
-        for size in range(1, case.max_batch + 1):
+        fitting = [i for i in in_order if case.lengths[i] <= longest]
+        for size in range(1, min(case.max_batch, len(fitting)) + 1):
             end = at + case.latency.seconds(size, longest)
-            able = [i for i in in_order if case.lengths[i] <= longest and case.deadlines[i] >= end]
+            able = [i for i in fitting if case.deadlines[i] >= end]
             if able:
                 yield tuple(able[:size])
 
@@ -139,6 +140,7 @@ def exhaustive(
     )
 )
 @example([(0.0, 9.0, 0.2), (0.0, 9.0, 0.5), (4.0, 5.0, 0.2)])  # the family misses the best
+@example([(0.0, 14.0, 0.2), (3.0, 12.0, 2.0), (7.0, 7.0, 0.2)])  # sizes above the pending ones
 def test_the_beam_finds_the_best_of_its_family(requests) -> None:
     requests.sort()
     arrivals, slos, lengths = zip(*requests, strict=True)
