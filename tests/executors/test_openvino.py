@@ -168,8 +168,9 @@ async def test_a_model_is_cut_into_stages(models: Any, kit: Any, arena: Any) -> 
         arranged = await case.next()
         assert isinstance(arranged, Arranged), arranged
         assert (arranged.ramps, arranged.detail) == ((0, 1), "")
-        while not isinstance(await case.run(2, member), BatchFinished):
-            pass
+        report = await case.run(2, member)
+        while not isinstance(report, BatchFinished):  # released members come first
+            report = await case.next()
         staged = np.frombuffer(case.results[0][0], np.float32)
         np.testing.assert_allclose(staged, whole, atol=1e-5)
 
@@ -206,7 +207,7 @@ async def test_without_openvino_it_names_the_command(models: Any, kit: Any, aren
 def test_a_process_that_keeps_its_cores_is_moved_only_from_outside() -> None:
     program = (
         "import os, sys\n"
-        "from slacktide.executors.openvino_session import keep_cores\n"
+        "from slacktide.executors.kept_cores import keep_cores\n"
         "keep_cores()\n"
         f"os.sched_setaffinity(0, {set(ALL)!r})\n"
         "print(sorted(os.sched_getaffinity(0)), flush=True)\n"

@@ -51,17 +51,12 @@ class Agreement:
 
 
 async def find_agreement(
-    executor: Executor,
-    reference: ModelSource,
-    changed: ModelSource,
-    *,
-    cores: tuple[int, ...],
-    budget_s: float,
+    executor: Executor, source: ModelSource, *, cores: tuple[int, ...], budget_s: float
 ) -> Agreement:
-    """Run up to `MOST_ROWS` rows through both, in about `budget_s` seconds. Raises MeasuringError
-    if one of them cannot run."""
-    reference = replace(reference, decode=None, after=None)
-    changed = replace(changed, decode=None, after=None)
+    """Run up to `MOST_ROWS` rows through `source`, and through ONNX Runtime in the file's own
+    precision, in about `budget_s` seconds. Raises MeasuringError if one of them cannot run."""
+    changed = replace(source, decode=None, after=None)
+    reference = replace(changed, backend="onnxruntime", precision="fp32")
     arena = Arena(_ARENA_LIMIT, name="slacktide-agreement")
     try:
         opened, payloads, expected = await _answers(

@@ -3,14 +3,12 @@
 OpenVINO takes the number of threads from the cores that a process may use when it is loaded, and
 sets the cores of its threads again in every run. A worker's cores are the server's to choose, and
 change while the model is open. So OpenVINO is loaded while the process may use all cores, and a
-worker then refuses to change cores itself (`keep_cores`).
+worker then refuses to change cores itself (kept_cores.py).
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import struct
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -180,33 +178,3 @@ def load_openvino() -> Any:
     finally:
         for thread in os.listdir("/proc/self/task"):
             os.sched_setaffinity(int(thread), cores)
-
-
-_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # linux/filter.h: BPF_LD | BPF_W | BPF_ABS, …
-_ALLOW, _PRETEND = 0x7FFF0000, 0x00050000  # linux/seccomp.h: RET_ALLOW, RET_ERRNO with error 0
-_CALLS = {"x86_64": (203, 317), "aarch64": (122, 277)}
-"""Numbers of the system calls sched_setaffinity and seccomp."""
-_NO_NEW_PRIVILEGES = 38  # linux/prctl.h
-
-
-def keep_cores() -> None:
-    """Let calls of this process that would change the cores of its threads do nothing, from now on.
-    The server, which is another process, still moves them. Raises ModelError if that is impossible
-    here."""
-    if (machine := os.uname().machine) not in _CALLS:
-        raise ModelError(f"backend: openvino is not served on {machine}")
-    affinity, seccomp = _CALLS[machine]
-    steps = (
-        (_LOAD, 0, 0, 0),
-        (_EQUAL, 0, 1, affinity),
-        (_RETURN, 0, 0, _PRETEND),
-        (_RETURN, 0, 0, _ALLOW),
-    )
-    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-    described = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program))
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    all_threads = 1  # SECCOMP_FILTER_FLAG_TSYNC
-    if libc.syscall(seccomp, 1, all_threads, ctypes.create_string_buffer(described)) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise ModelError(f"backend: openvino needs a seccomp filter, which is refused: {reason}")

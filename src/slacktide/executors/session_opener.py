@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,10 @@ class SessionOpener:
         model."""
         return not self.on_accelerator and not self.uses_openvino
 
-    def run_options(self) -> Any:
-        """An object to pass to `run`, whose `terminate` stops the run when it is set."""
-        return CancelOptions() if self.uses_openvino else load_onnxruntime().RunOptions()
+    @property
+    def run_options(self) -> Callable[[], Any]:
+        """Makes an object to pass to `run`, whose `terminate` stops the run when it is set."""
+        return CancelOptions if self.uses_openvino else load_onnxruntime().RunOptions
 
     def optimise(self, model: bytes) -> bytes:
         """The model as ONNX Runtime runs it here: operators fused, weights in blocked layouts.

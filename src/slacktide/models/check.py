@@ -449,10 +449,7 @@ async def _timed(
         check_rows=True,
     )
     if source.differs and not timed.guess:
-        reference = replace(source, backend="onnxruntime", precision="fp32")
-        agreement = await find_agreement(
-            executor, reference, source, cores=core_sets[-1], budget_s=_BUDGET_S
-        )
+        agreement = await find_agreement(executor, source, cores=core_sets[-1], budget_s=_BUDGET_S)
         check_agreement(definition, agreement)
     return timed
 

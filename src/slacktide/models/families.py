@@ -186,7 +186,7 @@ async def prepare_version(
 
 
 Precisions = dict[str, tuple[ModelDefinition, ProfiledModel, str]]
-"""What `fastest` returns, by precision."""
+"""Results of `fastest`, by precision."""
 
 
 async def _precisions(

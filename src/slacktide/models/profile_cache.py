@@ -326,10 +326,7 @@ class ProfileCache:
             measured = await run(replace(source, max_batch=0))
         agreement = None
         if source.differs and not measured.guess:
-            reference = replace(source, backend="onnxruntime", precision="fp32")
-            agreement = await find_agreement(
-                executor, reference, source, cores=cores[-1], budget_s=budget_s
-            )
+            agreement = await find_agreement(executor, source, cores=cores[-1], budget_s=budget_s)
             if not math.isfinite(agreement.error):  # which no file can hold
                 check_agreement(definition, agreement)
         measured = replace(measured, dependence=dependence)

@@ -1,4 +1,4 @@
-"""What `backend: auto` chooses, and which answers are too different to be served."""
+"""The choice of `backend: auto`, and answers that are too different to be served."""
 
 from __future__ import annotations
 

@@ -52,13 +52,14 @@ from slacktide.executors.hand_over.protocol import (
 )
 from slacktide.executors.hand_over.tensor_io import RowCountError
 from slacktide.executors.idle_features import IdleFeatures
+from slacktide.executors.kept_cores import keep_cores
 from slacktide.executors.onnx_runtime import (
     Fault,
     ModelError,
     client_detail,
     fault_of,
 )
-from slacktide.executors.openvino_session import keep_cores, load_openvino
+from slacktide.executors.openvino_session import load_openvino
 from slacktide.executors.ports import BatchOrder
 from slacktide.executors.remembering import RowMemory
 from slacktide.executors.session import ModelSession

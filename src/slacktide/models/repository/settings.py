@@ -48,12 +48,8 @@ from slacktide.models.repository.fields import (
 from slacktide.models.repository.function import AfterSettings, BeforeSettings, FunctionSettings
 from slacktide.models.repository.image import Image
 from slacktide.models.repository.paths import VERSION_RULE, is_version
-from slacktide.models.repository.variants import (
-    Backend,
-    Precision,
-    VariantSettings,
-    short_variants,
-)
+from slacktide.models.repository.precision import Backend, Precision, check_backends
+from slacktide.models.repository.variants import VariantSettings, short_variants
 
 Count = Annotated[int, Field(ge=1)]
 Duration = Annotated[Seconds, Field(gt=0)]
@@ -341,7 +337,7 @@ class ModelSettings(Section):
     depends on the device. `cuda` or `tensorrt` without a `device` means `cuda:0`. Providers that
     contradict the device are refused."""
     backend: Backend = "onnxruntime"
-    """What runs the model file: `onnxruntime`, `openvino` (on the CPU; needs
+    """The library that runs the model file: `onnxruntime`, `openvino` (on the CPU; needs
     `slacktide[openvino]`), or `auto`: the [faster of both](precision.md), measured here with the
     profile, if their answers agree."""
     precision: Precision = "fp32"
@@ -494,32 +490,7 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _backend_can_run_it(self) -> ModelSettings:
-        files = {} if self.variants is None else self.variants.files
-        ways = [("", self.backend, self.precision)]
-        ways += [
-            (
-                f"variants.files.{name}.",
-                file.backend or self.backend,
-                file.precision or self.precision,
-            )
-            for name, file in files.items()
-        ]
-        if self.variants is not None:
-            ways += [
-                ("variants.precisions: ", self.backend, name) for name in self.variants.precisions
-            ]
-        for where, backend, precision in ways:
-            if precision == "bf16" and backend == "onnxruntime":
-                raise ValueError(f"{where}precision: bf16 needs 'backend: openvino' or 'auto'")
-            if backend == "onnxruntime" and precision == "fp32":
-                continue
-            key = "backend" if backend != "onnxruntime" else "precision"
-            if not self.on_cpu or self.providers:
-                raise ValueError(f"{where}{key}: expected the default on a GPU or with 'providers'")
-            if self.executor == "in_process":
-                raise ValueError(f"executor: expected 'worker' with '{where}{key}'")
-        if self.variants is not None and self.variants.precisions and self.precision != "fp32":
-            raise ValueError("precision: not allowed with 'variants.precisions'")
+        check_backends(self)
         return self
 
     @model_validator(mode="after")

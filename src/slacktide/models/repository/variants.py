@@ -13,7 +13,7 @@ variants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -30,6 +30,7 @@ from slacktide.models.repository.fields import (
 )
 from slacktide.models.repository.function import TensorName
 from slacktide.models.repository.image import MOST_SIDE, Image
+from slacktide.models.repository.precision import Backend, Precision, by_precision
 from slacktide.planning.variants import VariantsOptions
 
 MOST_VARIANTS = 64
@@ -59,19 +60,6 @@ def _bare(file: str) -> str:
     if not file.endswith(".onnx"):
         raise ValueError(f"expected a file that ends in .onnx, got {file!r}")
     return file
-
-
-Backend = Literal["onnxruntime", "openvino", "auto"]
-Precision = Literal["int8", "bf16", "fp32"]
-PRECISIONS: tuple[Precision, ...] = ("int8", "bf16", "fp32")
-"""From the least precise to the file's own."""
-
-
-def _by_precision(precisions: tuple[Precision, ...]) -> tuple[Precision, ...]:
-    expected = tuple([name for name in PRECISIONS if name in precisions])
-    if precisions != expected:
-        raise ValueError(f"expected each once, least precise first: {', '.join(expected)}")
-    return precisions
 
 
 class VariantFile(Section):
@@ -116,7 +104,7 @@ class VariantSettings(Section):
     first. All lists have the same length and order. Clients see the last variant's names. A variant
     loads only the part of the file that its outputs need."""
     precisions: Annotated[
-        tuple[Precision, ...], Field(strict=False, max_length=3), AfterValidator(_by_precision)
+        tuple[Precision, ...], Field(strict=False, max_length=3), AfterValidator(by_precision)
     ] = ()
     """Instead of `sizes`: the [precisions](precision.md) in which one model file runs, the least
     precise first: `int8`, `bf16`, `fp32`. Until `slacktide profile --accuracy` measures it, the
