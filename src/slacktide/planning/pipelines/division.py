@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from slacktide.planning.pipelines.costs import EstimateRules, Load, StageCost
 from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import PipelineEstimator, make_estimators
+from slacktide.planning.pipelines.estimate import PipelineEstimator, load_of
 from slacktide.planning.pipelines.problem import (
     PlacedStage,
     PlacementAnswer,
@@ -25,13 +25,7 @@ BATCH_SHARE = 0.25
 
 def divide(question: PlacementQuestion, placed: Placed, rules: EstimateRules) -> PlacementAnswer:
     """Return `placed` with spare placements where there is memory for them."""
-    estimators = make_estimators(question, rules)
-    chosen = [
-        estimator.chosen(stages) for estimator, stages in zip(estimators, placed, strict=True)
-    ]
-    load = Load(len(question.devices))
-    for estimator, costs in zip(estimators, chosen, strict=True):
-        load.add(estimator.load(costs), estimator.places)
+    estimators, chosen, load = load_of(question, rules, placed)
     spares = []
     for estimator, costs in zip(estimators, chosen, strict=True):
         spares.append(_spare(estimator, costs, load) if _may_divide(estimator, costs) else ())

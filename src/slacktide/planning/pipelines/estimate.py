@@ -322,6 +322,21 @@ def make_estimators(question: PlacementQuestion, rules: EstimateRules) -> list[P
     return [PipelineEstimator(question, view, rules, links, numbers) for view in question.pipelines]
 
 
+def load_of(
+    question: PlacementQuestion, rules: EstimateRules, placed: Sequence[Sequence[PlacedStage]]
+) -> tuple[list[PipelineEstimator], list[list[StageCost]], Load]:
+    """Return an estimator and the costs of the placed stages for each pipeline, and the load of all
+    together. Raises ValueError if `placed` cannot run."""
+    estimators = make_estimators(question, rules)
+    chosen = [
+        estimator.chosen(stages) for estimator, stages in zip(estimators, placed, strict=True)
+    ]
+    load = Load(len(question.devices))
+    for estimator, costs in zip(estimators, chosen, strict=True):
+        load.add(estimator.load(costs), estimator.places)
+    return estimators, chosen, load
+
+
 def numbers_of(question: PlacementQuestion) -> dict[str, int]:
     """Return the numbers of the question's devices, by name."""
     return {device.name: at for at, device in enumerate(question.devices)}

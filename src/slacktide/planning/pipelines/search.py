@@ -27,7 +27,12 @@ from slacktide.planning.pipelines.costs import (
     better,
 )
 from slacktide.planning.pipelines.distribution import Placed
-from slacktide.planning.pipelines.estimate import ARRAYS, PipelineEstimator, make_estimators
+from slacktide.planning.pipelines.estimate import (
+    ARRAYS,
+    PipelineEstimator,
+    load_of,
+    make_estimators,
+)
 from slacktide.planning.pipelines.problem import PlacementError, PlacementQuestion
 
 Array = NDArray[np.float64]
@@ -87,13 +92,7 @@ def mended(
     """Place anew the pipelines of `placed` that would not serve everything in time. A pipeline is
     moved only if it then serves more by at least the share `gain`. Raises ValueError if `placed`
     cannot run any more."""
-    estimators = make_estimators(question, rules)
-    chosen = [
-        estimator.chosen(stages) for estimator, stages in zip(estimators, placed, strict=True)
-    ]
-    load = Load(len(question.devices))
-    for estimator, costs in zip(estimators, chosen, strict=True):
-        load.add(estimator.load(costs), estimator.places)
+    estimators, chosen, load = load_of(question, rules, placed)
     pipelines: dict[int, PipelineSearch] = {}
 
     def improved(number: int, present: PlacementScore) -> list[StageCost] | None:
