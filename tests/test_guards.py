@@ -23,14 +23,14 @@ CEILINGS = {
     "cluster": 1_590,
     "domain": 3_159,
     "engine": 4_304,
-    "executors": 14_056,
+    "executors": 14_063,
     "exits": 2_150,
     "frontends": 8_222,
-    "models": 12_164,
+    "models": 12_169,
     "observability": 1_930,
     "peers": 839,
     "pipelines": 1_274,
-    "planning": 12_667,
+    "planning": 12_675,
     "profiles": 4_750,
     "recording": 1_200,
     "runtime": 400,
@@ -50,12 +50,12 @@ CEILINGS = {
 """Most lines of each package, in all its `.py` files. A later issue raises a ceiling in the commit
 that needs it, by no more than its own budget."""
 TOTALS = {
-    "serving": 86_012,
+    "serving": 86_032,
     "client": 2_258,
     "lab": 20_889,
     "testing": 400,
     "papers": 12_692,
-    "all": 122_207,
+    "all": 122_227,
 }
 """Most lines of what is or becomes a distribution: `serving` is all of `slacktide` but the rest."""
 EXPLAINED = 0.26
